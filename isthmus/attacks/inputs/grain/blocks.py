@@ -114,11 +114,17 @@ class Span:
         return outside.norm(dim=1) / rows.norm(dim=1).clamp_min(1e-30)
 
 
-def present(kinds: Kinds, gradient: Tensor, rank: float) -> Kinds:
-    """Return the kinds whose features all have a gradient: those of a feature that no node has are zeros."""
+def present(kinds: Kinds, gradient: Tensor, rank: float, most: int) -> Kinds:
+    """Return the kinds whose features all have a gradient: those of a feature that no node has are zeros.
+
+    None where they are more than `most`.
+    """
     moved = gradient.norm(dim=1)
     absent = moved <= rank * moved.max().clamp_min(1e-30)
-    left = kinds.some(~(kinds.x[:, absent[: kinds.x.shape[1]]] != 0).any(dim=1)).with_degrees()
+    left = kinds.some(~(kinds.x[:, absent[: kinds.x.shape[1]]] != 0).any(dim=1))
+    if len(left) * max(1, left.columns) > most:
+        return left.some(torch.zeros(len(left), dtype=torch.bool))
+    left = left.with_degrees()
     return left.some(~(left.x[:, absent] != 0).any(dim=1))
 
 

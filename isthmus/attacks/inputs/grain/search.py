@@ -61,6 +61,8 @@ WIDER = 4.0
 
 def rebuilt(sought: Sought, kinds: Kinds) -> SmallGraph | None:
     """Return the graph that has the gradient, or None if none was found within the limits."""
+    if Span.of(sought.gradient[weight(1)], sought.rank).rank > sought.limits.nodes:
+        return None  # of so many nodes, or full of noise
     far = replace(sought, tolerance=WIDER * sought.tolerance)
     for each, choose in ((sought, in_span), (far, in_span), (sought, pairs_in_span)):
         left = nodes_of(each, kinds, choose)
@@ -73,18 +75,14 @@ def rebuilt(sought: Sought, kinds: Kinds) -> SmallGraph | None:
 def nodes_of(sought: Sought, kinds: Kinds, choose: Callable[[Kinds, Span, float], Kinds] = in_span) -> Kinds:
     """Return the kinds of nodes that lie in the span of the first layer's gradient."""
     first = sought.gradient[weight(0)]
-    left = present(kinds, first, sought.rank)
-    if len(left) > sought.limits.present:
-        return left.some(torch.zeros(len(left), dtype=torch.bool))
-    return choose(left, Span.of(first, sought.rank), sought.tolerance)
+    left = present(kinds, first, sought.rank, sought.limits.present)
+    return choose(left, Span.of(first, sought.rank), sought.tolerance) if len(left) else left
 
 
 def _made_of(sought: Sought, kinds: Kinds) -> SmallGraph | None:
     """Return the graph whose nodes are of some kinds."""
     limits, params = sought.limits, sought.params
     second = Span.of(sought.gradient[weight(1)], sought.rank)
-    if second.rank > limits.nodes:  # of so many nodes, or full of noise
-        return None
     rest = params[weight(0)], params[bias(0)], second, sought.tolerance, limits
     if sought.model.pooled:
         pieces = blocks(kinds, *rest)
