@@ -106,7 +106,10 @@ def model_problem(course: Course) -> str:
     spec = course.model
     if not isinstance(spec, ModelSpec) or type(spec.gnn) is not GCN or spec.encoder is not None:
         return "it writes the model's gradient out, which it can for model.gnn.name=gcn without an encoder"
-    if spec.gnn.dropout or spec.gnn.input_dropout or getattr(spec.decoder, "dropout", 0.0) and spec.decoder.layers > 1:  # type: ignore[union-attr]
+    dropout = [spec.gnn.dropout, spec.gnn.input_dropout]
+    if isinstance(spec.decoder, MLPDecoder) and spec.decoder.layers > 1:
+        dropout.append(spec.decoder.dropout)
+    if any(dropout):
         return "dropout makes gradients random; it needs model.gnn.dropout=0, and model.decoder.dropout=0"
     if spec.gnn.batch_norm:
         return "batch norm mixes nodes in a way that it does not undo; it needs model.gnn.batch_norm=false"

@@ -72,7 +72,7 @@ class EdgesByMatching(Deciding):
     steps: int = 200
     rate: float = 0.3
     start: float = 0.05
-    clients: int = 3
+    clients: int = 2
 
     def __post_init__(self) -> None:
         refuse(self.steps < 1, self, "steps", "it must be at least 1")

@@ -56,17 +56,18 @@ class FeatureSpan(Naming):
 
     def guess(self, seen: Seen, known: Tensor) -> dict[str, Tensor]:
         """Return which nodes lie in the span of each client's gradient."""
-        single = alone(known)
-        return {client: self._in_span(seen, client, known) & single for client in seen.clients}
+        single, thin = alone(known), known.to_sparse_csr()  # of words, few are in a text
+        return {client: self._in_span(seen, client, known.shape[1], thin) & single for client in seen.clients}
 
-    def _in_span(self, seen: Seen, client: str, x: Tensor) -> Tensor:
+    def _in_span(self, seen: Seen, client: str, number: int, x: Tensor) -> Tensor:
         sent, back = first_update(seen, client)
-        name = at_the_input(back, x.shape[1])
-        gradient = by_feature(without_decay(sent[name], back[name], seen.course), x.shape[1])
+        name = at_the_input(back, number)
+        gradient = by_feature(without_decay(sent[name], back[name], seen.course), number)
         directions, lengths, _ = torch.linalg.svd(gradient, full_matrices=False)
         basis = directions[:, lengths > self.rank * lengths[0].clamp_min(1e-30)]
-        left: Tensor = (x - (x @ basis) @ basis.t()).norm(dim=1)
-        return torch.lt(left, self.tolerance) & x.any(dim=1)
+        # Rows of x are of length 1, or 0; what is inside and what is outside make up a right angle.
+        inside: Tensor = (x @ basis).square().sum(dim=1)
+        return torch.gt(inside, 1.0 - self.tolerance**2)
 
     def prior(self, known: Tensor, clients: Sequence[str]) -> dict[str, Tensor]:
         """Return nobody: without a gradient no node is more a client's than another's."""

@@ -1,7 +1,7 @@
 """Inputs whose gradient is the one that was seen: guessed ones are moved until their gradient points the same way.
 
-Zhu, Liu and Han, "Deep leakage from gradients" (NeurIPS 2019); the distance is that of Geiping, Bauermeister, Droege and
-Moeller, "Inverting gradients" (NeurIPS 2020).
+Zhu, Liu and Han, "Deep leakage from gradients" (NeurIPS 2019); the distance is that of Geiping, Bauermeister, Droege
+and Moeller, "Inverting gradients" (NeurIPS 2020).
 """
 
 from __future__ import annotations
@@ -87,13 +87,15 @@ class FeaturesByMatching(Attack):
 
     position: ClassVar[str] = CURIOUS_SERVER
     learns: ClassVar[str] = "the features of each of a client's nodes"
-    knows: ClassVar[str] = "the client's edges, which nodes it trains on with their labels, and the mean and range of features"
+    knows: ClassVar[str] = (
+        "the client's edges, which nodes it trains on with their labels, and the mean and range of features"
+    )
     reads: ClassVar[tuple[str, ...]] = ("params",)
     measures: ClassVar[tuple[str, ...]] = ("auc", "correlation")
 
     steps: int = 200
     rate: float = 0.03
-    clients: int = 3
+    clients: int = 2
 
     def __post_init__(self) -> None:
         refuse(self.steps < 1, self, "steps", "it must be at least 1")

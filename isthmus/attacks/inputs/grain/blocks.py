@@ -142,7 +142,9 @@ def pairs_in_span(kinds: Kinds, span: Span, tolerance: float) -> Kinds:
     alone = outside.norm(dim=1) <= tolerance * kinds.x.norm(dim=1)
     # |a + b|^2 = |a|^2 + |b|^2 + 2 a b
     square = outside.square().sum(dim=1)
-    together = (square.unsqueeze(1) + square + 2.0 * outside @ outside.t()).clamp_min(0.0).sqrt() <= tolerance * kinds.x.norm(dim=1)
+    together = (square.unsqueeze(1) + square + 2.0 * outside @ outside.t()).clamp_min(
+        0.0
+    ).sqrt() <= tolerance * kinds.x.norm(dim=1)
     together &= torch.eq(kinds.degrees.unsqueeze(1), kinds.degrees) & (kinds.degrees > 0)
     return kinds.some(alone | together.any(dim=1))
 

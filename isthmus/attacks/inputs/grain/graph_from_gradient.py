@@ -92,13 +92,17 @@ class GraphFromGradient(Attack):
     def problem(self, course: Course) -> str:
         """Return why there is no gradient of one graph that could be undone."""
         if type(course.task) not in LOSSES:
-            return f"it reads labels off gradients of classes, or of yes and no; the task is {type(course.task).__name__}"
+            return (
+                f"it reads labels off gradients of classes, or of yes and no; the task is {type(course.task).__name__}"
+            )
         problem = model_problem(course) or steps_problem(course, (1,))
         if problem:
             return problem
         spec: Any = course.model
         if spec.gnn.layers != 2 or not spec.activate:
-            return "it undoes two layers with relu after both: set model.gnn.layers=2, a decoder and model.activate=true"
+            return (
+                "it undoes two layers with relu after both: set model.gnn.layers=2, a decoder and model.activate=true"
+            )
         if spec.readout is None and isinstance(spec.decoder, MLPDecoder) and spec.decoder.layers > 1:
             return "of nodes with scores it undoes one linear map after the graph network: set model.decoder=linear"
         return ""
@@ -165,7 +169,7 @@ def kinds_of(x: Tensor, edge_index: Tensor, degree_columns: int) -> Kinds:
 
 
 def distinct(rows: Tensor) -> Tensor:
-    """Return the rows, each once, in the order in which they come first; equal sums by random weights are taken as such."""
+    """Return the rows, each once, as they come first; two with equal sums by random weights are taken for equal."""
     weights = torch.randn(rows.shape[1], dtype=torch.float64, generator=torch_generator(0, "distinct rows"))
     _, which = torch.unique((rows.double() @ weights), return_inverse=True)
     first = torch.full((int(which.max()) + 1 if len(which) else 0,), len(rows))
@@ -174,7 +178,7 @@ def distinct(rows: Tensor) -> Tensor:
 
 
 def drawn(case: Case, client: str, degree_columns: int) -> SmallGraph:
-    """Return a graph of the data: one of a set, or a node of a graph with as many near ones as clients have on average."""
+    """Return a graph of the data: one of a set, or a part of a graph that is as large as clients' are on average."""
     whole, draw = case.scenario.whole, case.generator("graph like that of", client)
     if isinstance(whole, GraphSet):
         return SmallGraph.of(whole.graph(int(torch.randint(whole.num_items, (1,), generator=draw))))

@@ -105,7 +105,9 @@ def _of_pooled(sought: Sought, kinds: Kinds, pieces: Sequence[Piece]) -> SmallGr
     first = hidden_rows(kinds, pieces, sought.params[weight(0)], sought.params[bias(0)])
     rows = second_rows(first, pieces, wide, sought.params[weight(1)], sought.params[bias(1)])
     budget = Budget(limits.steps)
-    for stock in islice(stocks(rows, what_was_pooled(sought), limits.nodes, sought.model.pooled == "mean"), limits.sizes):
+    for stock in islice(
+        stocks(rows, what_was_pooled(sought), limits.nodes, sought.model.pooled == "mean"), limits.sizes
+    ):
         gluing = Gluing(wide, budget, limits.nodes, stock=stock)
         found = _first_right(sought, gluing, kinds, [pieces[piece.label].label for piece in wide])
         if found is not None:

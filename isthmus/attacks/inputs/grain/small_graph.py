@@ -1,4 +1,4 @@
-"""A graph of few nodes, and how alike two of them are: the same up to the order of nodes, or in their neighbourhoods."""
+"""A graph of few nodes, and how alike two are: the same up to the order of nodes, or in their neighbourhoods."""
 
 from __future__ import annotations
 
