@@ -24,7 +24,7 @@ def alike(**fields: object) -> ist.Course:
 
 
 def linear(**fields: object) -> ist.Course:
-    """Return one step of plain SGD behind a linear encoder, each client counting as one, as noise on clients wants it."""
+    """Return one step of plain SGD behind a linear encoder, each client counting as one, as noise wants it."""
     algorithm = ist.FedAvg(local_steps=1, optimizer=SGD(lr=0.25), weighting="uniform")
     model = ModelSpec(GCN(dropout=0.0), encoder=LinearEncoder(dim=64))
     return ist.Course(rounds=2, algorithm=algorithm, model=model, **fields)

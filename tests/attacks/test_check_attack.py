@@ -8,17 +8,39 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from isthmus.algorithms import FedGL
-from isthmus.attacks import ATTACKS, LossThreshold, Vocabulary
+from isthmus.algorithms import FedAvg, FedGL
+from isthmus.attacks import (
+    ATTACKS,
+    ClassGenerator,
+    EdgesByMatching,
+    FeaturesByMatching,
+    GraphFromGradient,
+    LossThreshold,
+    Vocabulary,
+)
 from isthmus.attacks.attack import Attack, Case, Seen
 from isthmus.attacks.membership.lira import Lira
+from isthmus.learn.optimizers import SGD
+from isthmus.models import GCN, LinearDecoder, ModelSpec
 from isthmus.testing import ATTACK_CHECKS, check_attack, toy_course, toy_scenario
 
+STEP = FedAvg(local_steps=1, optimizer=SGD(lr=0.1))
+PLAIN = toy_course(STEP, rounds=2, runtime="auto", model=ModelSpec(GCN(hidden=5, dropout=0.0)))
+ALONE = toy_course(STEP, rounds=1, model=ModelSpec(GCN(hidden=40, dropout=0.0), decoder=LinearDecoder(), activate=True))
 COURSES: dict[str, dict[str, Any]] = {
+    "features_by_matching": {"course": PLAIN},
+    "edges_by_matching": {"course": PLAIN},
+    "graph_from_gradient": {"course": ALONE},
     "links_from_rows": {"course": toy_course(FedGL(), rounds=2, runtime="auto")},
     "vocabulary": {"scenario": toy_scenario(3, sparse=True)},
 }
-SMALL: dict[str, Attack] = {"lira": Lira(shadows=4)}
+SMALL: dict[str, Attack] = {
+    "lira": Lira(shadows=4),
+    "features_by_matching": FeaturesByMatching(steps=5),
+    "edges_by_matching": EdgesByMatching(steps=5),
+    "graph_from_gradient": GraphFromGradient(steps=50),
+    "class_generator": ClassGenerator(every=1, steps=2),
+}
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -87,7 +87,8 @@ class ClassGenerator(ClassRepresentative):
         classes = torch.arange(known.classes).repeat_interleave(self.batch)
         sure = log_odds(model, x)[torch.arange(len(x)), classes].double()
         far = ((x - known.mean) / known.width).square().sum(dim=1)
-        return (self.nearness * far - sure).mean()
+        found: Tensor = (self.nearness * far - sure).mean()
+        return found
 
 
 class Generator:
@@ -107,7 +108,8 @@ class Generator:
         noise = torch.randn(len(classes), NOISE, dtype=torch.float64, generator=draw)
         first, second = self.params
         hidden = (torch.cat([noise, classes], dim=1) @ first).relu()
-        return self.known.low + self.known.width * (self.start + hidden @ second).sigmoid()
+        found: Tensor = self.known.low + self.known.width * (self.start + hidden @ second).sigmoid()
+        return found
 
 
 def models_of(seen: Seen) -> Iterator[Params]:

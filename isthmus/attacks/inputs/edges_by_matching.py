@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -86,13 +86,13 @@ class EdgesByMatching(Deciding):
             return f"it is about edges of nodes with classes, and the task is {type(course.task).__name__}"
         return model_problem(course) or steps_problem(course, (1,))
 
-    def wants(self, at: Position, request: type[Request]) -> bool:  # type: ignore[type-arg]
+    def wants(self, at: Position, request: type[Request[Any]]) -> bool:
         """Return that it is about the first round."""
         return at.round <= 1
 
     def known(self, case: Case) -> dict[str, Unlinked]:
         """Return features and labels of the clients that are looked at."""
-        found = {}
+        found: dict[str, Unlinked] = {}
         for client, part in case.scenario.parts.items():
             if len(found) < self.clients and bool((part.mask("train") & (part.y >= 0)).any()) and part.num_edges:
                 found[client] = Unlinked(Framed.of(part), part.x.to_dense().double())

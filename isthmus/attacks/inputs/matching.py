@@ -22,6 +22,7 @@ from isthmus.attacks.measures import auc, mean_of
 from isthmus.config.course import Course
 from isthmus.core.errors import refuse
 from isthmus.core.protocol import Position, Request
+from isthmus.core.record import Params
 from isthmus.data.graph import Graph
 from isthmus.learn.tasks import NodeClassification
 
@@ -131,7 +132,8 @@ class FeaturesByMatching(Attack):
         width = max(known.high - known.low, 1e-12)
 
         def features(place: Tensor) -> Tensor:
-            return (known.low + width * place.sigmoid()) * there
+            found: Tensor = (known.low + width * place.sigmoid()) * there
+            return found
 
         def off(place: Tensor) -> Tensor:
             return apart(model.gradient(params, framed.mix, features(place), framed.loss, again=True), gradient)
@@ -154,7 +156,7 @@ class FeaturesByMatching(Attack):
         return {"auc": mean_of(aucs), "correlation": mean_of([correlation(*row) for row in rows])}
 
 
-def gradient_of(seen: Seen, client: str) -> tuple[Mapping[str, Tensor], dict[str, Tensor]]:
+def gradient_of(seen: Seen, client: str) -> tuple[Params, Params]:
     """Return what a client was sent first, and the gradient that moved it."""
     sent, back = first_update(seen, client)
     algorithm: Any = seen.course.algorithm

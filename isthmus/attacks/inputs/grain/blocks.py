@@ -111,7 +111,8 @@ class Span:
     def left(self, rows: Tensor) -> Tensor:
         """Return which share of each row's length is outside, (rows,)."""
         outside = rows - (rows @ self.basis) @ self.basis.t()
-        return outside.norm(dim=1) / rows.norm(dim=1).clamp_min(1e-30)
+        found: Tensor = outside.norm(dim=1) / rows.norm(dim=1).clamp_min(1e-30)
+        return found
 
 
 def present(kinds: Kinds, gradient: Tensor, rank: float, most: int) -> Kinds:
@@ -189,7 +190,8 @@ class _Near:
 
     def _choices(self, kind: int) -> tuple[list[int], list[int]]:
         """Return those that it must have, and those that it can have beside them."""
-        must, can = [], []
+        must: list[int] = []
+        can: list[int] = []
         for other, degree in enumerate(self.degrees):
             if degree == 0 or (self.once and other == kind):
                 continue

@@ -128,10 +128,11 @@ class Gluing:
 
     def _whole(self) -> Iterator[Glued]:
         """Yield the graph, or begin another component where something is left."""
-        if self.stock is None or len(self.nodes) == self.stock.nodes:
-            yield Glued(tuple(self.nodes), frozenset(self.edges))
-        else:
+        whole = self.stock is None or len(self.nodes) == self.stock.nodes
+        if not whole:
             yield from self._begun(self._starts())
+        elif not any(self._is_left(place) for place in range(len(self.pieces)) if self.stock):
+            yield Glued(tuple(self.nodes), frozenset(self.edges))
 
     def _joinable(self, node: int, label: int, own: int) -> list[int]:
         """Return the nodes that can be the neighbour that a node lacks."""
@@ -145,10 +146,13 @@ class Gluing:
     def _can_be_added(self, place: int) -> bool:
         if len(self.nodes) >= self.most or (self.once and self.used[self.pieces[place].label]):
             return False
+        return self._is_left(place)
+
+    def _is_left(self, place: int) -> bool:
+        """Whether there is enough of a piece's group for one more."""
         if self.stock is None:
             return True
-        size = self.stock.size[place]
-        return self.left[self.stock.group[place]] >= (1.0 - NOTHING_LEFT) * size
+        return self.left[self.stock.group[place]] >= (1.0 - NOTHING_LEFT) * self.stock.size[place] > 0.0
 
     def _add(self, place: int) -> None:
         self._take(place, 1)

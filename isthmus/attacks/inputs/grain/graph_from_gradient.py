@@ -14,8 +14,8 @@ from torch import Tensor
 
 from isthmus.attacks.attack import CURIOUS_SERVER, Attack, Case, Seen
 from isthmus.attacks.inputs.dense import DenseGCN, in_double, model_problem, weight
-from isthmus.attacks.inputs.grain.blocks import Kinds
-from isthmus.attacks.inputs.grain.search import Limits, LossOf, Sought, of_answers, of_classes, rebuilt
+from isthmus.attacks.inputs.grain.blocks import Kinds, Limits
+from isthmus.attacks.inputs.grain.search import LossOf, Sought, of_answers, of_classes, rebuilt
 from isthmus.attacks.inputs.grain.small_graph import SmallGraph, alike, same
 from isthmus.attacks.inputs.layers import first_update, steps_problem, without_decay
 from isthmus.attacks.measures import mean_of
