@@ -71,7 +71,7 @@ SECTIONS = {
     "matching": Section(
         "FedAvg, one step: inputs that have the gradient of a client",
         without_dropout,
-        (FeaturesByMatching(), EdgesByMatching()),
+        (FeaturesByMatching(steps=100), EdgesByMatching(steps=100)),
         GUARDS,
         clients=(50,),
     ),
@@ -80,5 +80,6 @@ SECTIONS = {
         short,
         (ClassInversion(), ClassGenerator()),
         ((), (NOISE,)),
+        clients=(5,),
     ),
 }

@@ -28,7 +28,7 @@ STEP = FedAvg(local_steps=1, optimizer=SGD(lr=0.1))
 PLAIN = toy_course(STEP, rounds=2, runtime="auto", model=ModelSpec(GCN(hidden=5, dropout=0.0)))
 ALONE = toy_course(STEP, rounds=1, model=ModelSpec(GCN(hidden=40, dropout=0.0), decoder=LinearDecoder(), activate=True))
 COURSES: dict[str, dict[str, Any]] = {
-    "features_by_matching": {"course": PLAIN},
+    "features_by_matching": {"course": PLAIN, "scenario": toy_scenario(3, sparse=True)},
     "edges_by_matching": {"course": PLAIN},
     "graph_from_gradient": {"course": ALONE},
     "links_from_rows": {"course": toy_course(FedGL(), rounds=2, runtime="auto")},
