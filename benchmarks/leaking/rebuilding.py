@@ -23,10 +23,10 @@ from isthmus.privacy import ClientDP, Quantise, SecureSum
 from isthmus.runs.simulation import Scenario
 from leaking.section import Section
 
-# As in the paper: two layers of 300, and of 100 subgraphs 20, 40, 30 and 10 with as many nodes as this; here per seed.
+# As in the paper: two layers of 300, and of 100 subgraphs 20, 40, 30 and 10 with as many nodes as this; in ten seeds.
 WIDTH = 300
 SIZES = ((1, 10), (10, 20), (20, 30), (30, 40))
-SHARES = (4, 8, 6, 2)
+SHARES = (2, 4, 3, 1)
 DEGREES = 40
 ONE_STEP = ist.FedAvg(local_steps=1, optimizer=SGD(lr=0.25), weighting="uniform")
 NOISE = ClientDP(clip=1.0, noise=0.1, mode="local")
