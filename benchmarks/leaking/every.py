@@ -3,8 +3,8 @@
 Courses are on Cora with five clients by communities, 30 rounds, methods as they are by default but that clients count
 alike where a method lets them, which noise on clients wants. Each is there a second time with one step of plain SGD in
 a round, where its settings have that: some attacks read single gradients. What goes with Cora in no way (ratings,
-clients that are nodes, users with items) is on data that is generated. Attacks that run federations of their own, those that take as long as
-a hundred courses, and who is malicious are in sections by themselves.
+clients that are nodes, users with items) is on data that is generated. Attacks that run federations of their own, those
+that take as long as many courses, and who is malicious are in sections by themselves.
 """
 
 from __future__ import annotations
