@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from isthmus.models.products.chain import stepped
+
 # The label of a row whose loss does not count.
 IGNORED = -100
 
@@ -66,8 +68,7 @@ class Examples:
 
 def losses_of_clients(logits: Tensor, examples: Examples) -> Tensor:
     """Return each client's weighted sum of its examples' cross-entropy, (clients,)."""
-    found: Tensor = _ClientsLoss.apply(logits, examples)  # type: ignore[no-untyped-call]
-    return found
+    return stepped(_ClientsLoss, logits, examples)
 
 
 class _ClientsLoss(torch.autograd.Function):

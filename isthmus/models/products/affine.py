@@ -29,6 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from isthmus.models.products.chain import stepped
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 
 # Makes hidden rows of what a layer gives, in place: each entry becomes 0, or is multiplied by the number that comes
@@ -99,12 +100,10 @@ def affine(
     """
     if isinstance(h, SpanFeatures):
         assert isinstance(weight, SpanWeight)
-        out: Tensor = _SpanAffine.apply(weight.coordinates, bias, weight, h.gram, operator, activate)  # type: ignore[no-untyped-call]
-    elif isinstance(h, Tensor):
-        out = _Affine.apply(h, weight, bias, None, operator, activate)  # type: ignore[no-untyped-call]
-    else:
-        out = _Affine.apply(h.values, weight, bias, h, operator, activate)  # type: ignore[no-untyped-call]
-    return out
+        return stepped(_SpanAffine, weight.coordinates, bias, weight, h.gram, operator, activate)
+    if isinstance(h, Tensor):
+        return stepped(_Affine, h, weight, bias, None, operator, activate)
+    return stepped(_Affine, h.values, weight, bias, h, operator, activate)
 
 
 def aggregated_affine(
