@@ -43,6 +43,7 @@ from isthmus.learn.tasks.stacked_batches import Evaluated
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.layouts import (
     OWN,
+    AlikeRows,
     CompactRows,
     FullRows,
     Layout,
@@ -504,7 +505,8 @@ class GraphCohort:
         own = self._compacted(self._own_starts(asked), data)
         layouts, x = self._layouts(data, starts, states, replace(asked, drifts=drifts), own)
         weights = Weights(starts, layouts, self._buffers, own)
-        weights.hold(*((asked.proximal, asked.pulled) if envelope is None else (envelope.strength, given)), drifts)
+        pull = (asked.proximal, asked.pulled) if envelope is None else (envelope.strength, given)
+        weights.hold(*pull, drifts, follows=envelope is not None)
         state = stacked_state(optimizer, weights.values, states, weights.layouts)
         loss = asked.loss or (lambda model, data, streams, frozen: self.task.stacked_loss(model, data, streams))
         if asked.beside is not None:
@@ -625,6 +627,9 @@ class GraphCohort:
         begun = [held[name] for held in (starts, own) if held for name in names]
         compact = bare and all(map(is_compact, [*drifts, *begun]))
         still = not drifts and not moving(optimizer).weight_decay
+        if compact and still and as_they_are and all(isinstance(start, Tensor) for start in begun):
+            # One for each, for each knows whether something was added.
+            return layouts | {name: AlikeRows(features) for name in names}, features.alike
         layout = CompactRows(features, still) if compact else FullRows(features)
         return layouts | dict.fromkeys(names, layout), layout.x
 
