@@ -197,7 +197,7 @@ class Adam(Optimizer):
     def step(self, params: list[Tensor], grads: list[Tensor], state: OptimizerState, lr: float) -> None:
         """Take one step."""
         state["step"] += 1
-        taken = torch.full((), state["step"], dtype=torch.float32, device=params[0].device)
+        taken = torch.tensor(float(state["step"]), device=params[0].device)
         with lying(params) as flat:
             self._kernel()(
                 flat,

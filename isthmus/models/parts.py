@@ -334,6 +334,11 @@ class LayerStack(GNN):
         return not self.norms and all("activated" in vars(type(layer)) for layer in self.layers)
 
     @property
+    def draws_once(self) -> bool:
+        """Whether a training step draws once."""
+        return self.is_chain and len(self.layers) == 2 and self.dropout > 0.0 and not self.input_dropout
+
+    @property
     def merges(self) -> bool:
         """Whether weights multiply equal sums of features once in training (see `_first` and `_pooled_in_parts`)."""
         return (

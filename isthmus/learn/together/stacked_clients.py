@@ -200,6 +200,11 @@ class Together:
     beside: Beside | None = None
 
     @property
+    def repeats(self) -> int:
+        """How many gradients are taken of full batches."""
+        return self.steps * (1 if self.envelope is None else self.envelope.steps)
+
+    @property
     def steps_are_gradients(self) -> bool:
         """Whether a step is the gradient, with decay and drift, times -lr, and nothing else."""
         pulled = self.proximal or self.penalties or self.envelope is not None
@@ -511,6 +516,7 @@ class GraphCohort:
         loss = asked.loss or (lambda model, data, streams, frozen: self.task.stacked_loss(model, data, streams))
         if asked.beside is not None:
             asked.beside.begin(range(len(self)))
+        chain = self._is_chain(asked)
         taken = FullSteps(
             self.model,
             asked,
@@ -519,8 +525,8 @@ class GraphCohort:
             self._rate(optimizer),
             data.with_features(x),
             loss,
-            partial(self._streams, asked.purpose, data),
-            self._is_chain(asked),
+            partial(self._streams, asked.purpose, data, asked.repeats if chain and self.model.gnn.draws_once else 1),
+            chain,
         )
         taken.run()
         counts = [before + asked.steps for before in steps_before(states, len(self))]
@@ -649,8 +655,11 @@ class GraphCohort:
             if any(shape != self._shapes[name] for shape in shapes_of(start)):
                 raise BadInput(f"parameter {name!r} has another shape than this model's {tuple(self._shapes[name])}")
 
-    def _streams(self, purpose: str, data: StackedData) -> Streams:
-        return Streams(lambda: [c.generator(purpose) for c in self.clients], data.sizes, data.rows, data.entries)
+    def _streams(self, purpose: str, data: StackedData, repeats: int = 1) -> Streams:
+        def begun() -> list[torch.Generator]:
+            return [client.generator(purpose) for client in self.clients]
+
+        return Streams(begun, data.sizes, data.rows, data.entries, repeats=repeats)
 
     # ---- evaluation
 

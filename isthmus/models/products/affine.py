@@ -39,7 +39,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from isthmus.models.products.chain import stepped
+from isthmus.models.products.chain import Step, stepped
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 
 # Makes hidden rows of what a layer gives, in place: each entry becomes 0, or is multiplied by the number that comes
@@ -176,7 +176,11 @@ def _before_activation(ctx: Any, grad: Tensor) -> Tensor:
     """Return the gradient by what the hidden rows were made of."""
     if ctx.slope is None:
         return grad
-    grad = torch.ops.aten.threshold_backward(grad, ctx.saved_tensors[-1], 0)
+    rows = ctx.saved_tensors[-1]
+    if isinstance(ctx, Step) and grad.is_contiguous():  # nobody else's
+        torch.ops.aten.threshold_backward.grad_input(grad, rows, 0, grad_input=grad)
+    else:
+        grad = torch.ops.aten.threshold_backward(grad, rows, 0)
     return grad if ctx.slope == 1.0 else grad.mul_(ctx.slope)
 
 
