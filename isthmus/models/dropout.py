@@ -103,7 +103,7 @@ class Streams:
         begins = torch.where(inside, number + (ends - self.repeats * sizes).unsqueeze(1), 0).flatten()
         further = torch.where(inside, sizes.unsqueeze(1), 0).flatten()
         drawn = torch.empty(int(ends[-1]), words, dtype=torch.int64)
-        parts = drawn.split([self.repeats * size for size in self.sizes])
+        parts = torch.split(drawn, [self.repeats * size for size in self.sizes])
         while True:
             self._fill(parts)
             place = begins.clone()

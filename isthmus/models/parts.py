@@ -336,7 +336,7 @@ class LayerStack(GNN):
     @property
     def draws_once(self) -> bool:
         """Whether a training step draws once."""
-        return self.is_chain and len(self.layers) == 2 and self.dropout > 0.0 and not self.input_dropout
+        return len(self.layers) == 2 and self.dropout > 0.0 and not self.input_dropout
 
     @property
     def merges(self) -> bool:

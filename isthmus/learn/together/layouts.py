@@ -5,8 +5,8 @@ WideRows     sparse features: (clients * features, out), a copy for each, for co
 FullRows     the same, multiplied by a block-diagonal matrix that serves every step
 CompactRows  sparse features and a common start: for each client only the rows of the features that occur at it,
              and once for all what becomes of a row that no data touches
-AlikeRows    the same, where nothing but gradients moves them: what training added, one row for all features that occur at
-             the same nodes (`models/products/affine.py`)
+AlikeRows    the same, where nothing but gradients moves them: what training added, one row for all features that
+             occur at the same nodes (`models/products/affine.py`)
 Span         sparse features, few nodes and a linear optimiser: what training added, one row for each node
 """
 
@@ -360,9 +360,7 @@ class Weights:
         self.moved = [self._live[name].requires_grad_() for name in self._trained]
         self.values = [each.detach() for each in self.moved]  # the same memory
 
-    def hold(
-        self, strength: float, pulled: Container[str], drifts: Mapping[str, Start], follows: bool = False
-    ) -> None:
+    def hold(self, strength: float, pulled: Container[str], drifts: Mapping[str, Start], follows: bool = False) -> None:
         """Let g + mu (w - anchor) + drift take the place of g: a pull to where some parameters are now, and a drift.
 
         Where it `follows` the parameters, what pulls them is another tensor than their beginning.

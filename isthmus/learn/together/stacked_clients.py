@@ -517,6 +517,7 @@ class GraphCohort:
         if asked.beside is not None:
             asked.beside.begin(range(len(self)))
         chain = self._is_chain(asked)
+        repeats = asked.repeats if chain and getattr(self.model, "draws_once", False) else 1
         taken = FullSteps(
             self.model,
             asked,
@@ -525,7 +526,7 @@ class GraphCohort:
             self._rate(optimizer),
             data.with_features(x),
             loss,
-            partial(self._streams, asked.purpose, data, asked.repeats if chain and self.model.gnn.draws_once else 1),
+            partial(self._streams, asked.purpose, data, repeats),
             chain,
         )
         taken.run()

@@ -270,7 +270,9 @@ class StackedFeatures:
         """(used, clients * rows + features): X^T for the used rows, and a one for the feature that each is."""
         own = self.touched.t()
         size = (len(self.used), own.shape[1] + self.num_features)
-        return SparseMatrix(Pattern(own.pattern.crow, own.pattern.col, size), own.values).plus(self._below(own.shape[1]))
+        return SparseMatrix(Pattern(own.pattern.crow, own.pattern.col, size), own.values).plus(
+            self._below(own.shape[1])
+        )
 
     @cached_property
     def _parting(self) -> SparseMatrix:
@@ -528,7 +530,7 @@ def first_alike(crow: Array, col: Array, values: Array) -> Array:
     """Return for each row of a CSR matrix the first row that has the same entries, (rows,); no row is empty."""
     bits = values.view(f"u{values.itemsize}")
     # Numbers that are multiplied and shifted so that sums of others are hardly ever the same.
-    mixed = (col.astype(np.uint64) + 1) * 0x9E3779B97F4A7C15 ^ bits.astype(np.uint64) * 0xC2B2AE3D27D4EB4F
+    mixed: Array = (col.astype(np.uint64) + 1) * 0x9E3779B97F4A7C15 ^ bits.astype(np.uint64) * 0xC2B2AE3D27D4EB4F
     mixed = (mixed ^ (mixed >> 29)) * 0xBF58476D1CE4E5B9
     keys = np.add.reduceat(mixed ^ (mixed >> 32), crow[:-1]) if len(crow) > 1 else mixed
     _, first, number = np.unique(keys, return_index=True, return_inverse=True)

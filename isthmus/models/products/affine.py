@@ -18,9 +18,9 @@ the gradient by A, and 0 that of the gradient by c. What is added to every gradi
 more origin like W_0: W = c W_0 + d V + X^T A, where 1 takes the place of the gradient by d. When a client has few nodes
 and many features, A is much smaller than W, and the Gram matrix X X^T much smaller than X.
 
-Features that are alike: those that occur at the same nodes of a client, with the same values, have the same gradients.
-Under any optimiser that looks at nothing but gradients, number by number, their rows of W - W_0 are then equal, whatever
-those of W_0 are, and are held once:
+Features that are alike: those that occur at the same nodes of a client, with the same values, have the same
+gradients. Under any optimiser that looks at nothing but gradients, number by number, their rows of W - W_0 are then
+equal, whatever those of W_0 are, and are held once:
 
     W = W_0 + G D            X W = X W_0 + (X G) D
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from isthmus.learn.optimizers import SGD
 from isthmus.models.products.affine import (
-    SpanFeatures,
     HeldWeight,
+    SpanFeatures,
     add_bias_,
     affine,
     bias_gradient,
