@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from isthmus.core.replies import Combination, StackedTensor
+from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import SGD, Adam, Optimizer, proximal
 from isthmus.learn.together.layouts import AlikeRows, CompactRows
 from isthmus.learn.together.stacked_clients import GraphCohort, Together
@@ -145,15 +148,26 @@ def test_they_are_held_where_nothing_but_gradients_moves_them() -> None:
     assert kind_of(cohort, Adam(), alters_features=True) is CompactRows
 
 
+def with_alike(client: GraphClient) -> GraphClient:
+    """Return a client whose features are there or not, every third of them where the first is."""
+    x = 0.3 * (client.data.x.to_dense() != 0.0).float()
+    x[:, ::3] = x[:, :1]
+    data = replace(client.data, x=x.to_sparse_csr())
+    found = GraphClient(client.id, data, client.task, client.model, client.batching)
+    found.position = client.position
+    return found
+
+
 @pytest.mark.parametrize("strength", [0.0, 0.5])
 @pytest.mark.parametrize("optimizer", [Adam(lr=0.02, eps=1e-3), SGD(lr=0.2, momentum=0.5)], ids=["adam", "momentum"])
 @pytest.mark.parametrize("network", [GCN(hidden=6), MLP(hidden=6), SAGE(hidden=6, dropout=0.3)])
 def test_training_leaves_everybody_with_the_weights_that_it_would_have_alone(
     network: object, optimizer: Optimizer, strength: float
 ) -> None:
-    clients = clients_of(ModelSpec(network), is_sparse=True)  # type: ignore[arg-type]
+    clients = [with_alike(client) for client in clients_of(ModelSpec(network), is_sparse=True)]  # type: ignore[arg-type]
     cohort, start = GraphCohort(clients), start_of(clients, 1)
-    cohort._features.span_pays = False  # type: ignore[union-attr]
+    assert cohort._features is not None and len(cohort._features.alike_owner) < len(cohort._features.used)
+    cohort._features.span_pays = False
     pull = {} if strength == 0.0 else {"proximal": strength, "pulled": start}
     found = cohort.fit(start, steps=3, optimizer=optimizer, **pull)
     for k, client in enumerate(clients):
