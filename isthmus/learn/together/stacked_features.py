@@ -479,11 +479,20 @@ class AlikeStack(Stacked):
 
     def member(self, position: int) -> Tensor:
         """Return one client's rows among zeros."""
+        feature, rows = self._rows(position)
+        return rows.new_zeros(self.shape).index_copy_(0, feature, rows)
+
+    def member_onto(self, position: int, other: Tensor) -> Tensor:
+        """Return one client's rows, added to those of another tensor."""
+        feature, rows = self._rows(position)
+        return other.index_copy(0, feature, rows.add_(other.index_select(0, feature)))
+
+    def _rows(self, position: int) -> tuple[Tensor, Tensor]:
+        """Return which features occur at a client, and their rows."""
         features = self.features
         bounds = torch.searchsorted(features.owner, features.owner.new_tensor([position, position + 1])).tolist()
         mine = slice(*bounds)
-        rows = self.values.index_select(0, features.alike_number[mine])
-        return rows.new_zeros(self.shape).index_copy_(0, features.feature[mine], rows)
+        return features.feature[mine], self.values.index_select(0, features.alike_number[mine])
 
     def whole(self) -> Tensor:
         """Return a copy for each client."""
