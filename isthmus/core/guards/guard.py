@@ -300,11 +300,13 @@ class Stages:
 
     `requests` are the algorithm's own, as clients understand them; `holding` are those who have a reply. `ask` carries
     one more exchange, of the guard's own requests. `num_replies` is how many are in the sum: all that are held, unless
-    the guard says that it is fewer. `reshaped` says whether guards before it have changed the form of what is held.
+    the guard says that it is fewer. `reshaped` says whether guards before it have changed the form of what is held, and
+    `alike` whether clients that are sent the same understand the same.
     `following` is the request that the guard said would follow, which may have gone along with the algorithm's.
     """
 
     reshaped = False
+    alike = True
     following: Request[Any] | None = None
 
     def __init__(

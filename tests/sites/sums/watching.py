@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Iterator
@@ -97,7 +98,7 @@ class Watch:
         replies = [self.replies[client, each.place] for client in each.alive]
         weights = [weight_of(reply) for reply in replies]
         whole, found = sum(weights), leaves(each.mean)
-        every = sum(weight_of(reply) for (_, place), reply in self.replies.items() if place == each.place)
+        every = sum(bound_of(weight_of(reply)) for (_, place), reply in self.replies.items() if place == each.place)
         for path, leaf in found.items():
             if path == ".weight":
                 assert abs(float(leaf) - whole) <= each.num_group * 2.0**-WEIGHT_BITS
@@ -108,6 +109,11 @@ class Watch:
             off = float((_double(leaf) - wanted).abs().max()) if wanted.numel() else 0.0
             bound = way.error * max(1.0, every / whole) + 2.0**-23 * float(wanted.abs().max() if wanted.numel() else 0)
             assert off <= bound, f"{each.place}: {path} is off by {off:.3g}, {bound:.3g} is allowed"
+
+
+def bound_of(weight: float) -> float:
+    """Return the power of two above a weight, which is counted in units of 2^-20."""
+    return 2.0 ** math.ceil(math.log2(weight)) if weight > 0.0 else 0.0
 
 
 def _double(leaf: Any) -> Tensor:
@@ -155,9 +161,9 @@ def watched(watch: Watch | Scribe) -> Iterator[None]:
     held, masked, told, added = Giver.held, Giver.send_masked, Giver.reveal_shares, Adding.added
     dealt = Giver.share_secrets
 
-    def hold(self: Giver, reply: Record, request: Record, at: tuple[int, int]) -> Any:
+    def hold(self: Giver, reply: Record, request: Record, at: tuple[int, int], asked: bytes) -> Any:
         watch.hold(self.name, self.course, *at, reply)
-        return held(self, reply, request, at)
+        return held(self, reply, request, at, asked)
 
     def mask(self: Giver, memory: Any, request: Any) -> Any:
         using.clear()
