@@ -38,6 +38,9 @@ class Book(Protocol):
     def settle(self, keys: str, what: str, value: bytes) -> None:
         """Settle something for a set of keys; raises BadMessage if something else was settled before."""
 
+    def settle_for_good(self, what: str, value: bytes) -> None:
+        """Settle something for this process and those after it; raises BadMessage if it was something else before."""
+
     def add_up(self, reply: str, clients: tuple[str, ...]) -> None:
         """Take note over whom a reply is added up; raises BadMessage if it was over others before."""
 
