@@ -73,8 +73,6 @@ LINES: dict[str, tuple[Guard, ...]] = {
     "secure_sum": (SecureSum(),),
 }
 LARGE = (NONE, "quantise 8", "top_k 0.05, entropy")
-CLIENTS = (3, 10, 50)
-SIZES = {"10 KB": 10_000, "1 MB": 1_000_000, "50 MB": 50_000_000}
 COLUMNS = 64
 # Above so many bytes of all replies together a time is taken once: it is minutes, and steady.
 MANY = 200_000_000
@@ -185,8 +183,7 @@ def measured(guards: tuple[Guard, ...], num_clients: int, num_bytes: int, repeat
 
 def show(settings: Settings) -> None:
     """Print the table."""
-    sizes = {"10 KB": SIZES["10 KB"]} if settings.quick else SIZES
-    clients = CLIENTS[:1] if settings.quick else CLIENTS
+    sizes, clients = settings.models, settings.numbers
     kept = Kept(settings.out, "cost")
     found: dict[tuple[str, int, str], dict[str, Any]] = {}
     for size, num_bytes in sizes.items():

@@ -18,8 +18,8 @@ import torch
 from timing import heading, row, short
 
 from guarding.between import between_processes
-from guarding.cost import CLIENTS, COLUMNS, MANY, SIZES, Bystander, Exchanges
-from guarding.settings import Settings
+from guarding.cost import COLUMNS, MANY, Bystander, Exchanges
+from guarding.settings import BETWEEN, HERE, Settings
 from isthmus.core.client import Client
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Runtime
 from isthmus.core.guards.guard import Guard
@@ -100,19 +100,32 @@ def measured(ways: dict[str, Measured], repeats: int, warm: int) -> None:
 def show(settings: Settings) -> None:
     """Print the table."""
     heading("where", "clients", "model", "plain ms", "secure ms", "range", "times", "bytes down", "bytes up")
-    for number in CLIENTS[:1] if settings.quick else CLIENTS:
+    for number in settings.numbers:
         names = [f"client-{place}" for place in range(number)]
-        for size, num_bytes in ({"10 KB": SIZES["10 KB"]} if settings.quick else SIZES).items():
-            if number * num_bytes <= MOST_HERE:
-                params = parameters(num_bytes)
-                ways = {way: Measured(here(names, guards), names, guards, params) for way, guards in GUARDS.items()}
-                told("one process", number, size, ways, num_bytes, settings)
+        if settings.where != BETWEEN:
+            show_here(names, settings)
+        if settings.where != HERE:
+            show_between(names, settings)
+
+
+def show_here(names: Sequence[str], settings: Settings) -> None:
+    """Print the rows of one process."""
+    for size, num_bytes in settings.models.items():
+        if len(names) * num_bytes <= MOST_HERE:
+            params = parameters(num_bytes)
+            ways = {way: Measured(here(names, guards), names, guards, params) for way, guards in GUARDS.items()}
+            told("one process", len(names), size, ways, num_bytes, settings)
+
+
+def show_between(names: Sequence[str], settings: Settings) -> None:
+    """Print the rows of a process for each client."""
+    sizes = {size: n for size, n in settings.models.items() if len(names) * n <= MOST_BETWEEN}
+    if sizes:
         with between_processes(names, GUARDS) as runtimes:
-            for size, num_bytes in ({"10 KB": SIZES["10 KB"]} if settings.quick else SIZES).items():
-                if number * num_bytes <= MOST_BETWEEN:
-                    params = parameters(num_bytes)
-                    ways = {way: Measured(runtimes[way](), names, guards, params) for way, guards in GUARDS.items()}
-                    told("between processes", number, size, ways, num_bytes, settings)
+            for size, num_bytes in sizes.items():
+                params = parameters(num_bytes)
+                ways = {way: Measured(runtimes[way](), names, guards, params) for way, guards in GUARDS.items()}
+                told("between processes", len(names), size, ways, num_bytes, settings)
 
 
 def told(place: str, number: int, size: str, ways: dict[str, Measured], num_bytes: int, settings: Settings) -> None:

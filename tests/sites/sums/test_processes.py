@@ -175,6 +175,7 @@ def test_none_of_a_hundred_random_schedules_gives_a_wrong_sum(house: House, oper
                 strikes.append(f"{at},{stage},{who},{draw.choice(PARTS)}")
         made = course(guards=(guard,), rounds=2, min_replies=3, evaluate_every=1, seed=1000 + seed)
         path, watch, hits = house.carried_out(made, operator, sorted(set(strikes)))
+        print(seed, strikes, time.monotonic(), flush=True)
         watch.check(guard.rules)
         counted["courses"] += 1
         counted["done"] += _status(path)["state"] == "done"
