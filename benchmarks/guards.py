@@ -14,7 +14,7 @@ import importlib
 from pathlib import Path
 
 import torch
-from guarding.settings import PLACES, SIZES, Settings
+from guarding.settings import PLACES, SIZES, TABLES, Settings
 
 # Section -> what it answers; its module in `guarding/` has a function `show(settings)` that prints markdown.
 SECTIONS = {
@@ -43,6 +43,12 @@ def main() -> None:
         "--sizes", nargs="+", default=[], choices=SIZES, metavar="SIZE", help=f"alone: {', '.join(SIZES)}"
     )
     parser.add_argument("--where", choices=PLACES, help="of secure_sum: only here, or only between processes")
+    parser.add_argument(
+        "--tables", nargs="+", default=[], choices=TABLES, metavar="TABLE", help=f"of dp: {', '.join(TABLES)}"
+    )
+    parser.add_argument(
+        "--datasets", nargs="+", default=[], metavar="NAME", help="of dp's edges and nodes, these alone"
+    )
     parser.add_argument("--out", type=Path, help="a folder for what is finished: what was stopped goes on from there")
     parser.add_argument("--data-root", type=Path, help="a folder with datasets, where a section needs one")
     words = vars(parser.parse_args())
@@ -51,7 +57,8 @@ def main() -> None:
         parser.error(f"there is no section {strange[0]!r}; choose from {', '.join(SECTIONS)}")
     torch.set_num_threads(1)
     named, only = words.pop("sections"), words.pop("only")
-    words["clients"], words["sizes"] = tuple(words["clients"]), tuple(words["sizes"])
+    for name in ("clients", "sizes", "tables", "datasets"):
+        words[name] = tuple(words[name])
     chosen = named or only
     for name in chosen:
         print(f"\n## {name}: {SECTIONS[name]}\n", flush=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 CLIENTS = (3, 10, 50)
 SIZES = {"10 KB": 10_000, "1 MB": 1_000_000, "50 MB": 50_000_000}
 HERE, BETWEEN = PLACES = ("here", "processes")
+TABLES = ("clients", "rows", "edges", "nodes", "examples")
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Settings:
         clients:   of how many clients exchanges are; empty for 3, 10 and 50
         sizes:     of what size their models are; empty for all
         where:     where a secure sum is measured; None for both
+        tables:    which of dp's tables; empty for all
+        datasets:  on which datasets these are, where they are on several; empty for all
         data_root: a folder with datasets; None where there is none
         out:       a folder where what is finished is kept, so that a stopped section goes on; None keeps nothing
     """
@@ -31,6 +34,8 @@ class Settings:
     clients: tuple[int, ...] = ()
     sizes: tuple[str, ...] = ()
     where: str | None = None
+    tables: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
     data_root: Path | None = None
     out: Path | None = None
 
