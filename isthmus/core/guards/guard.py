@@ -171,6 +171,11 @@ class Guard:
         return ""
 
     @property
+    def asks_alike(self) -> bool:
+        """Whether clients that are sent the same understand the same, to the bit."""
+        return self.receives_alike
+
+    @property
     def compares(self) -> bool:
         """Whether what becomes of one reply depends on the others: then one client moves more than its own part."""
         return type(self).review is not Guard.review or type(self).fold is not Guard.fold

@@ -94,14 +94,14 @@ class GuardLine:
             found = guard.receive(found, AtClient(client, entry))
         if client.device != CPU:
             found = moved(found, client.device)
-        if self.receives_alike:
+        if all(guard.receives_alike for guard in self.guards):
             self._received = (request, found)  # held, so that no other object takes its place
         return found
 
     @property
-    def receives_alike(self) -> bool:
-        """Whether all who are sent the same are asked for the same, to the bit."""
-        return all(guard.receives_alike for guard in self.guards)
+    def asks_alike(self) -> bool:
+        """Whether clients that are sent the same understand the same, to the bit."""
+        return all(guard.asks_alike for guard in self.guards)
 
     def digest_of(self, request: Request[Any]) -> bytes:
         """Return 32 bytes that tell what is asked for from all else, found once for clients that are asked together."""
@@ -294,7 +294,7 @@ class GuardedExchange:
         """Return the weighted mean of what clients hold, as it was before it left them, and of how many it is."""
         (guard, at), *others = self._pairs(backwards=True)
         stages = Stages(requests, holding, ask, min_replies, at)
-        stages.reshaped, stages.alike = self.line.reshapes, self.line.receives_alike
+        stages.reshaped, stages.alike = self.line.reshapes, self.line.asks_alike
         stages.following = self._following
         mean = guard.summed(stages)
         first, kind = holding[0], type(requests[holding[0]]).__name__

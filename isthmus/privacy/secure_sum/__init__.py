@@ -285,7 +285,7 @@ def _book(at: AtClient) -> Book | None:
 def _asked(request: Request[Any], at: AtClient) -> bytes:
     """Return what tells the request from all others; zeros where guards before this one make others of it for some."""
     guards = at.client.guards
-    return bytes(SECRET_BYTES) if guards is None or not guards.receives_alike else guards.digest_of(request)
+    return bytes(SECRET_BYTES) if guards is None or not guards.asks_alike else guards.digest_of(request)
 
 
 def _place(at: AtClient) -> tuple[int, int]:

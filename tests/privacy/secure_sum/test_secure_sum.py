@@ -373,8 +373,19 @@ def test_clients_that_are_sent_different_models_are_in_no_sum_together(monkeypat
     assert whys == {"client-0": "it says that it was asked for something else than most were"}
 
 
-def test_where_requests_are_coded_by_client_it_is_not_seen_to_that_all_have_the_same() -> None:
+@pytest.mark.parametrize(("direction", "compared"), [("up", True), ("both", False)])
+def test_where_requests_are_coded_by_client_it_is_not_seen_to_that_all_have_the_same(
+    direction: str, compared: bool
+) -> None:
     """Who was away is sent a whole model, and others what changed: they are left with models that nearly agree."""
-    made = replace(course(runtime="loop"), guards=(RandomK(fraction=0.5, min_numbers=1), SecureSum()))
-    trace = trace_course(made, toy_scenario(4))
-    assert trace.ended_by is None and not any(report.failures for report in trace.exchanges)
+    guards = (RandomK(fraction=0.5, min_numbers=1, direction=direction), SecureSum())
+    trace = trace_course(
+        replace(course(runtime="loop"), guards=guards), toy_scenario(4), fault=Fault("client-1", 2, 0, "after")
+    )
+    assert trace.ended_by is None and trace.last == 3
+    told = {
+        bytes(message.outcome.reply.keys.asked.tolist())
+        for message in trace.messages
+        if isinstance(message.outcome.reply, PublicKeys)
+    }
+    assert (bytes(32) not in told) == compared and (len(told) == 1) == (not compared)
