@@ -164,9 +164,10 @@ def test_processes_killed_between_any_two_stages_go_on_with_the_bits_of_the_loop
     assert all(torch.equal(found[name], loop.params[name]) for name in loop.params)
 
 
-def test_none_of_a_hundred_random_schedules_gives_a_wrong_sum(house: House, operator: Operator) -> None:
+@pytest.mark.parametrize("first", [0, 25, 50, 75])
+def test_none_of_a_hundred_random_schedules_gives_a_wrong_sum(first: int, house: House, operator: Operator) -> None:
     counted = dict.fromkeys(("courses", "done", "sums", "begun", "kills"), 0)
-    for seed in range(100):
+    for seed in range(first, first + 25):
         draw, strikes = Random(seed), []
         guard, stages = ((GUARD, STAGES), (HOLDERS, COUNTING))[seed % 2]
         for at in (1, 2):
@@ -175,7 +176,6 @@ def test_none_of_a_hundred_random_schedules_gives_a_wrong_sum(house: House, oper
                 strikes.append(f"{at},{stage},{who},{draw.choice(PARTS)}")
         made = course(guards=(guard,), rounds=2, min_replies=3, evaluate_every=1, seed=1000 + seed)
         path, watch, hits = house.carried_out(made, operator, sorted(set(strikes)))
-        print(seed, strikes, time.monotonic(), flush=True)
         watch.check(guard.rules)
         counted["courses"] += 1
         counted["done"] += _status(path)["state"] == "done"
@@ -184,4 +184,4 @@ def test_none_of_a_hundred_random_schedules_gives_a_wrong_sum(house: House, oper
         counted["kills"] += hits
         assert psutil.pid_exists(house.running[SERVER].pid)
     print(counted, f"{house.restarts} processes started again")
-    assert counted["courses"] == 100 and counted["done"] >= 95 and counted["kills"] > 100
+    assert counted["courses"] == 25 and counted["done"] >= 23 and counted["kills"] > 25
