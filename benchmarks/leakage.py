@@ -1,6 +1,7 @@
 """What methods give away: attacks x methods x guards, each beside the guess of who sees nothing.
 
     python benchmarks/leakage.py --data-root DATA --out FOLDER [--only words ...] [--seeds 5] [--workers 1] [--quick]
+    python benchmarks/leakage.py --every --out FOLDER [--methods fedgl ...]        all methods x attacks x guards
 
 Each section is an audit (`isthmus audit`) of each of its datasets with each of its numbers of clients; those of
 `leaking/` are named by `--help`. FOLDER keeps what is finished, and a campaign that was stopped goes on where it was.
@@ -13,14 +14,15 @@ import argparse
 from pathlib import Path
 
 import torch
-from leaking import inputs, links, members
+from leaking import every, inputs, links, malice, members
 from leaking.section import Section
 
+from isthmus.algorithms import ALGORITHMS
 from isthmus.attacks.audit.running import carry_out
 from isthmus.attacks.audit.spec import Audit
 from isthmus.attacks.audit.table import attack_table, cost_table, findings
 
-SECTIONS: dict[str, Section] = {**inputs.SECTIONS, **links.SECTIONS, **members.SECTIONS}
+SECTIONS: dict[str, Section] = {**inputs.SECTIONS, **links.SECTIONS, **members.SECTIONS, **malice.SECTIONS}
 
 
 def main() -> None:
@@ -30,6 +32,8 @@ def main() -> None:
         description=f"{__doc__}\nSections:\n{told}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION")
+    parser.add_argument("--every", action="store_true", help="in place of sections: every method, attack and guard")
+    parser.add_argument("--methods", nargs="+", choices=ALGORITHMS, metavar="METHOD", help="with --every: these alone")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=1, help="processes for shadows")
     parser.add_argument("--out", type=Path, required=True, help="a folder for what is finished")
@@ -37,6 +41,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one seed of the first dataset with the fewest clients")
     words = parser.parse_args()
     torch.set_num_threads(1)
+    if words.every:
+        every.show(words)
+        return
     for name in words.only:
         show(name, words)
 

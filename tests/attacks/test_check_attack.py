@@ -8,22 +8,33 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from isthmus.algorithms import FedGL
+from isthmus.algorithms import FedAvg, FedGL
 from isthmus.attacks import ATTACKS, LossThreshold, Vocabulary
 from isthmus.attacks.attack import Attack, Case, Seen
 from isthmus.attacks.membership.lira import Lira
+from isthmus.attacks.poisoning import POISONINGS
+from isthmus.learn.optimizers import SGD
+from isthmus.models import MLP, ModelSpec
 from isthmus.testing import ATTACK_CHECKS, check_attack, toy_course, toy_scenario
+from tests.quick import quick
 
 COURSES: dict[str, dict[str, Any]] = {
     "links_from_rows": {"course": toy_course(FedGL(), rounds=2, runtime="auto")},
     "vocabulary": {"scenario": toy_scenario(3, sparse=True)},
 }
 SMALL: dict[str, Attack] = {"lira": Lira(shadows=4)}
+COURSES |= {
+    "read_rows": {
+        "course": toy_course(FedAvg(local_steps=1, optimizer=SGD(lr=0.1)), model=ModelSpec(MLP(dropout=0.0)))
+    },
+    "wrong_gradients": {"course": toy_course(quick("fedsage_plus"), rounds=1)},
+}
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", {**ATTACKS, **POISONINGS})
 def test_every_attack_keeps_to_the_rules(name: str) -> None:
-    assert check_attack(SMALL.get(name) or ATTACKS[name](), **COURSES.get(name, {})) == list(ATTACK_CHECKS)
+    made = SMALL.get(name) or {**ATTACKS, **POISONINGS}[name]()
+    assert check_attack(made, **COURSES.get(name, {})) == list(ATTACK_CHECKS)
 
 
 class Thawed(LossThreshold): ...

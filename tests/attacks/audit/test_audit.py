@@ -26,7 +26,8 @@ from isthmus.attacks.audit.running import carry_out
 from isthmus.attacks.audit.spec import Audit, guards_told, told
 from isthmus.attacks.audit.table import Mean, attack_table, cost_table, findings, half_width, in_words
 from isthmus.cli import app
-from isthmus.core.errors import BadInput, CourseFailed
+from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies
+from isthmus.core.guards.guard import Guard
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.models import GCN, ModelSpec
 from isthmus.privacy import Quantise, SecureSum
@@ -53,6 +54,14 @@ def audit(**changes: Any) -> Audit:
         "seeds": (0, 1),
     }
     return Audit(**{**fields, **changes})
+
+
+@dataclass(frozen=True)
+class Unbearable(Guard):
+    """No client answers under it."""
+
+    def release(self, reply: Any, request: Any, at: Any) -> Any:
+        raise ValueError("it cannot be borne")
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +108,7 @@ def test_tables_and_files_say_it(carried: Any, tmp_path: Path) -> None:
 def test_words_are_by_message_and_name_what_nothing_reads(carried: Any) -> None:
     lines = in_words(carried, list(findings(carried)))
     assert any(line.startswith("from ModelUpdate.params a curious server learns which features") for line in lines)
+    assert any("(vocabulary: f1 " in line for line in lines)  # several attacks may be after the same
     assert "Evaluation.counts is seen by the server, and no attack here reads it" in lines
     assert not any("ModelUpdate.params is seen" in line for line in lines)
 
@@ -261,6 +271,20 @@ def test_shadows_that_fail_are_named_and_too_many_end_the_audit(
     monkeypatch.setattr(running, "run", failing({0, 1, 2}))
     with pytest.raises(CourseFailed, match="3 of 4 shadows of lira"):
         carry_out(small, tmp_path / "b", workers=1)
+
+
+def test_a_course_that_fails_under_a_guard_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    lines = ((), (Unbearable(),), (SecureSum(),))
+    made = carry_out(audit(lines=lines, seeds=(0,)), tmp_path / "a")
+    assert [row["guards"] for row in made.rows if "failed" in row] == [guards_told((Unbearable(),))]
+    assert {each.guards for each in findings(made)} == {"none", "secure_sum"}
+    told_of = next(row for row in cost_table(made).rows if row[0] == guards_told((Unbearable(),)))
+    assert "seed 0: round 1" in told_of[1] and "it cannot be borne" in told_of[1]
+    before = (tmp_path / "a" / "rows.jsonl").read_text()
+    carry_out(audit(lines=lines, seeds=(0,)), tmp_path / "a")
+    assert (tmp_path / "a" / "rows.jsonl").read_text() == before
+    with pytest.raises(TooFewReplies, match="it cannot be borne"):  # nothing is left to compare with
+        carry_out(audit(course=course(guards=(Unbearable(),)), lines=((Unbearable(),),)), tmp_path / "b")
 
 
 def test_an_audit_of_nothing_or_of_something_twice_is_refused() -> None:
