@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument(
         "--sizes", nargs="+", default=[], choices=SIZES, metavar="SIZE", help=f"alone: {', '.join(SIZES)}"
     )
+    parser.add_argument("--lines", nargs="+", default=[], metavar="GUARDS", help="of cost: these rows alone")
     parser.add_argument("--where", choices=PLACES, help="of secure_sum: only here, or only between processes")
     parser.add_argument(
         "--tables", nargs="+", default=[], choices=TABLES, metavar="TABLE", help=f"of dp: {', '.join(TABLES)}"
@@ -57,7 +58,7 @@ def main() -> None:
         parser.error(f"there is no section {strange[0]!r}; choose from {', '.join(SECTIONS)}")
     torch.set_num_threads(1)
     named, only = words.pop("sections"), words.pop("only")
-    for name in ("clients", "sizes", "tables", "datasets"):
+    for name in ("clients", "sizes", "lines", "tables", "datasets"):
         words[name] = tuple(words[name])
     chosen = named or only
     for name in chosen:

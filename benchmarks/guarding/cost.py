@@ -186,9 +186,10 @@ def show(settings: Settings) -> None:
     sizes, clients = settings.models, settings.numbers
     kept = Kept(settings.out, "cost")
     found: dict[tuple[str, int, str], dict[str, Any]] = {}
+    lines = {line: guards for line, guards in LINES.items() if line in (NONE, *(settings.lines or LINES))}
     for size, num_bytes in sizes.items():
         for number in clients:
-            for line, guards in LINES.items():
+            for line, guards in lines.items():
                 if number * num_bytes > (MOST if line not in LARGE else TOO_MANY):
                     continue
                 repeats = 1 if number * num_bytes > MANY else settings.repeats
@@ -196,7 +197,7 @@ def show(settings: Settings) -> None:
                 found[line, number, size] = kept.of(f"{line}; {number} clients; {size}", make)
     heading("clients", "guards", *(f"{size}: {what}" for size in sizes for what in ("ms", "down, up")))
     for number in clients:
-        for line in LINES:
+        for line in lines:
             cells = [_cells(*(found.get((each, number, size)) for each in (line, NONE))) for size in sizes]
             row(number, line, *(cell for pair in cells for cell in pair))
 

@@ -21,6 +21,7 @@ class Settings:
         repeats:   how often a time is taken
         clients:   of how many clients exchanges are; empty for 3, 10 and 50
         sizes:     of what size their models are; empty for all
+        lines:     which rows of cost, beside that without guards; empty for all
         where:     where a secure sum is measured; None for both
         tables:    which of dp's tables; empty for all
         datasets:  on which datasets these are, where they are on several; empty for all
@@ -33,6 +34,7 @@ class Settings:
     repeats: int = 5
     clients: tuple[int, ...] = ()
     sizes: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
     where: str | None = None
     tables: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ()
