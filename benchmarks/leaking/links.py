@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import isthmus as ist
 from isthmus.algorithms import FedGL
-from isthmus.attacks import LinksFromRows
+from isthmus.attacks import LinkInfluence, LinksFromModel, LinksFromRows
 from isthmus.privacy import RowNoise
-from leaking.section import Section
+from leaking.section import Section, four_steps
 
 
 def fedgl(**fields: object) -> ist.Course:
@@ -15,5 +15,13 @@ def fedgl(**fields: object) -> ist.Course:
 
 
 SECTIONS = {
+    "model_links": Section("FedAvg: the model that everybody has", four_steps, (LinksFromModel(),), ((),)),
+    "influence": Section(
+        "FedAvg: a client answers questions about its graph with changed features",
+        four_steps,
+        (LinkInfluence(),),
+        ((),),
+        clients=(50,),
+    ),
     "links": Section("FedGL: predictions and embeddings", fedgl, (LinksFromRows(),), ((), (RowNoise(noise=1.0),))),
 }

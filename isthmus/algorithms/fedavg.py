@@ -18,7 +18,8 @@ class ModelUpdate(Record):
     """A client's model after local training."""
 
     params: Params
-    """The client's parameters; alone they would reveal much about its graph, so the server asks for their mean."""
+    """The client's parameters. A single client's tell which features its nodes have, how its labels are shared, and who
+    was trained on; the mean of many tells it of all together."""
     weight: float
     """The client's share in the mean: its number of training examples, or of nodes."""
 

@@ -198,6 +198,15 @@ class Shadow:
     drawn: Tensor
 
 
+def seed_of_shadow(course: Course, other: int) -> int:
+    """Return the seed of a shadow: the course's own, which all in it have, so that it starts and drops out alike.
+
+    Where something that protects is drawn, which only a simulation draws from the course's seed, it is another one.
+    """
+    protected = course.guards or getattr(course.algorithm, "protecting_streams", ())
+    return other if protected else course.seed
+
+
 @dataclass(frozen=True)
 class Shadowed(Attack):
     """Runs courses like the one that is attacked, of which it knows everything, and compares."""

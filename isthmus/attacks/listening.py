@@ -11,6 +11,8 @@ from isthmus.core.federation import Listener
 from isthmus.core.protocol import Kept, Position, Request, Requests
 from isthmus.core.record import Params, Record, leaves, with_leaves
 from isthmus.core.replies import Stack
+from isthmus.runs.simulated import SimulatedRun
+from isthmus.runs.simulation import Simulation
 
 
 class Overhearing(Listener):
@@ -61,3 +63,13 @@ def _of_one(messages: Sequence[Message], client: str) -> Iterator[Message]:
 def _copied(reply: Record) -> Record:
     kept = {path: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for path, leaf in leaves(reply).items()}
     return with_leaves(reply, kept)
+
+
+def heard(attack: Attack, case: Case) -> Seen:
+    """Run a course, as an attacker does one of its own, and return what the attack's position sees of it."""
+    simulation = Simulation(case.course, case.scenario)
+    simulation.listener = listening = Overhearing([attack])
+    made = SimulatedRun(simulation, None, ())
+    made.begin()
+    result = made.to_the_end(None)
+    return listening.seen(attack, case, simulation.initial.params, result.params)

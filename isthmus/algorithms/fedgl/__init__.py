@@ -173,9 +173,10 @@ class FedGL(Algorithm[FedGLState]):
     trains on pseudo labels alone, once it has some. With alpha = beta = 0 this is FedAvg weighted by nodes.
 
     What the server learns: each client's parameters; for each node that a client holds, which class it is thought to
-    have and how sure that is, hence roughly the client's labels; who holds the same nodes. It does not learn ids,
-    features or edges, though similar embeddings make edges likely. A client learns, of its own nodes only, what
-    class the others' predictions and its own give them together, and which of them are similar.
+    have and how sure that is, hence most of the client's labels; who holds the same nodes. Ids, features and edges are
+    not sent, but parameters tell which features occur among the client's nodes, and similar predictions and embeddings
+    make edges likely. A client learns, of its own nodes only, what class the others' predictions and its own give them
+    together, and which of them are similar.
 
     Fields:
         alpha:         strength of the pseudo labels; 0 leaves them out

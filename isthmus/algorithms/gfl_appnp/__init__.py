@@ -127,14 +127,16 @@ class GFLAPPNP(Algorithm[ClientGraphState]):
     keys of the silos' ids by their common secret. Without that table silos with nodes of their own do not mix.
 
     What the server sees: the client graph, each h, and each gradient of h, from which the features of a single sample
-    can be computed; noise or "none" are the remedies. The noise is drawn from the client's own secret, anew for every
-    answer: who asks often can average it away. h has no noise. What a client sees: sums over others, and these hide
-    nobody where there is one other only. C_k is A~_kj h_j then, and a client that knows or guesses A~_kj (its own A~_kk
-    says much) has h_j; likewise the gradients. So no node's C is of one client: it is withheld (0, and no grad C), in
-    the setup and whenever clients that fail leave too few, and the journal says for how many nodes. With
-    `min_sources=1`, which is the paper's method, the server does forward what one client shared to a client without
-    other sources; two clients mix with that only. Sources are clients, not nodes: two nodes of one client are one
-    source. It is a count and no proof: who hosts several nodes has several sums, and can subtract them.
+    can be computed but for their length; noise or "none" are the remedies. The noise is drawn from the client's own
+    secret, anew for every answer: who asks often can average it away. h has no noise.
+
+    What a client sees: sums over others, and these hide nobody where there is one other only. C_k is A~_kj h_j then,
+    and a client that knows or guesses A~_kj (its own A~_kk says much) has h_j; likewise the gradients. So no node's C
+    is of one client: it is withheld (0, and no grad C), in the setup and whenever clients that fail leave too few, and
+    the journal says for how many nodes. With `min_sources=1`, which is the paper's method, the server does forward what
+    one client shared to a client without other sources; two clients mix with that only. Sources are clients, not nodes:
+    two nodes of one client are one source. It is a count and no proof: who hosts several nodes has several sums, and
+    can subtract them.
 
     A client's memory: `own`, `params` (the model that was shared last), `aggregate`, `gradients`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +14,8 @@ from isthmus.attacks.attack import CURIOUS_CLIENT, Case, Deciding, NothingSeen, 
 from isthmus.config.course import Course
 from isthmus.core.protocol import Position, Request
 from isthmus.core.record import Params
+from isthmus.data.graph import Graph
+from isthmus.data.graph_set import GraphSet
 from isthmus.learn.tasks import Task
 from isthmus.runs.simulation import Scenario
 
@@ -47,15 +49,16 @@ class Candidates:
         parts = {client: part.with_masks({}) for client, part in case.scenario.parts.items()}
         return Candidates(case.course, chosen, whole.labels[chosen], whole.num_items, parts)
 
-    def confidences(self, params: Params) -> Tensor:
+    def confidences(self, params: Params, edges: bool = True) -> Tensor:
         """Return how sure a model is of each candidate's label, log p / (1 - p), (candidates,).
 
-        It is asked about each client's data by themselves, as it was trained; where several hold an item, the mean.
+        It is asked about each client's data by themselves, as it was trained, or about the features alone (`edges`);
+        where several hold an item, the mean.
         """
         total, count = torch.zeros(self.size, dtype=torch.float64), torch.zeros(self.size, dtype=torch.float64)
         for part in self.parts.values():
             known = part.labels >= 0
-            told = probabilities(self.course, part, params)[known]
+            told = probabilities(self.course, part if edges else without_edges(part), params)[known]
             right = torch.zeros_like(told, dtype=torch.bool)
             right[torch.arange(len(told)), part.labels[known]] = True
             others = told.masked_fill(right, 0.0).sum(dim=1)  # 1 - p would be 0 where p is nearly one
@@ -114,6 +117,21 @@ def with_members(scenario: Scenario, members: Tensor, others: Tensor) -> Scenari
         for client, part in scenario.parts.items()
     }
     return Scenario(whole.with_masks(masks), parts, notes=scenario.notes, server=scenario.server)
+
+
+def has_edges(part: Any) -> bool:
+    """Whether a part's items are nodes or graphs, which a model can be asked about without edges too."""
+    return isinstance(part, Graph | GraphSet)
+
+
+def without_edges(part: Any) -> Any:
+    """Return a graph, or graphs, without their edges."""
+    fields: dict[str, Any] = {"edge_index": part.edge_index[:, :0]}
+    for name in ("edge_weight", "edge_attr"):
+        found = getattr(part, name, None)
+        if found is not None:
+            fields[name] = found[:0]
+    return replace(part, **fields)
 
 
 def _has_classes(task: Task) -> bool:

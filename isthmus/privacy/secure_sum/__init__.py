@@ -62,7 +62,8 @@ class SecureSum(Guard):
         max_norm:    how far a client's reply may be from what was sent, all numbers in one vector; null for any
                      distance. A client sees to it itself, as nobody else can
         min_cohort:  of how many clients a sum must be at least
-        min_holders: numbers that fewer clients changed stay what they were; 1: all are told
+        min_holders: numbers that fewer clients changed stay what they were; 1: all are told. Weight decay changes every
+                     number at every client, and leaves nothing for this to hold back
         fold_scores: whether how the clients' models do is added up as well, so that nobody learns it of a single one
     """
 

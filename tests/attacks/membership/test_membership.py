@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import multivariate_normal
 from torch import Tensor
 
 import isthmus
-from isthmus.algorithms import FedAvg
+from isthmus.algorithms import FedAvg, FedGNN
 from isthmus.attacks.attack import Case, NothingSeen, Seen
-from isthmus.attacks.membership.candidates import Candidates, with_members
-from isthmus.attacks.membership.lira import Lira, _fitted, _log_likelihood
+from isthmus.attacks.membership.candidates import Candidates, with_members, without_edges
+from isthmus.attacks.membership.lira import Lira, log_ratio, means_of
 from isthmus.attacks.membership.loss_threshold import LossThreshold
 from isthmus.data.graph import Graph
 from isthmus.learn.optimizers import Adam
 from isthmus.models import GCN, ModelSpec
+from isthmus.privacy import SecureSum
 from isthmus.runs.simulation import Scenario, Simulation
 from isthmus.testing import toy_course, toy_graph, toy_scenario
 
@@ -124,33 +127,64 @@ def test_shadows_draw_as_many_as_the_course_and_each_item_has_its_turn(train: fl
     for shadow in made:
         inside = shadow.scenario.whole.mask("train")[known.items]
         assert torch.equal(inside, shadow.drawn)
-    assert len({shadow.course.seed for shadow in made} | {case.course.seed}) == 13
     again = attack.shadow(case, known, 5)
     assert torch.equal(again.drawn, made[5].drawn) and again.course == made[5].course
 
 
-def test_the_ratio_is_of_normal_densities_with_each_items_mean_and_one_spread() -> None:
+@pytest.mark.parametrize(("queries", "own"), [(1, 0.0), (1, 1.0), (2, 0.5), (3, 0.3)])
+def test_the_ratio_is_of_normal_densities_with_each_items_means(queries: int, own: float) -> None:
     draw = torch.Generator().manual_seed(0)
-    sure, inside = torch.randn(7, 5, generator=draw).double(), torch.rand(7, 5, generator=draw) < 0.5
-    inside[0], inside[1] = True, False
-    mean, spread = _fitted(sure, inside)
-    squares, freedom = 0.0, 0
-    for item in range(5):
-        chosen = [float(sure[s, item]) for s in range(7) if inside[s, item]]
-        assert float(mean[item]) == pytest.approx(sum(chosen) / len(chosen))
-        squares += sum((value - sum(chosen) / len(chosen)) ** 2 for value in chosen)
-        freedom += len(chosen) - 1
-    assert spread == pytest.approx(math.sqrt(squares / freedom))
-    found = _log_likelihood(sure[0], mean, spread)
-    for item in range(5):
-        density = math.exp(-(((float(sure[0, item] - mean[item])) / spread) ** 2) / 2) / spread
-        assert float(found[item]) == pytest.approx(math.log(density))
+    sure, inside = torch.randn(9, queries, 6, generator=draw).double(), torch.rand(9, 6, generator=draw) < 0.5
+    inside[:2], inside[2:4] = True, False
+    found = torch.randn(queries, 6, generator=draw).double()
+    means = np.zeros((2, queries, 6))
+    left = np.zeros((9, queries, 6))
+    for item in range(6):
+        for query in range(queries):
+            for side in (0, 1):
+                chosen = [s for s in range(9) if bool(inside[s, item]) == bool(side)]
+                values = [float(sure[s, query, item]) for s in chosen]
+                means[side, query, item] = sum(values) / len(values)
+                for s, value in zip(chosen, values, strict=True):
+                    left[s, query, item] = value - means[side, query, item]
+    every = (left**2).sum(axis=(0, 2)) / (7 * 6)  # nine answers less two means, of six items
+    variance = own * (left**2).sum(axis=0) / 7 + (1 - own) * every[:, None]
+    scaled = left / np.sqrt(variance)
+    joined = scaled.transpose(1, 0, 2).reshape(queries, -1)
+    correlation = np.corrcoef(joined) if queries > 1 else np.ones((1, 1))
+    both = log_ratio(found, sure, inside, own)
+    for item in range(6):
+        covariance = correlation * np.sqrt(np.outer(variance[:, item], variance[:, item]))
+        density = [multivariate_normal(means[side, :, item], covariance) for side in (0, 1)]
+        point = found[:, item].numpy()
+        assert float(both[item]) == pytest.approx(
+            density[1].logpdf(point) - density[0].logpdf(point), rel=2e-2, abs=2e-2
+        )
 
 
 def test_an_item_that_no_shadow_has_is_taken_for_like_the_others() -> None:
-    sure, inside = torch.tensor([[1.0, 5.0], [3.0, 7.0]]).double(), torch.tensor([[True, False], [True, False]])
-    mean, spread = _fitted(sure, inside)
-    assert mean.tolist() == [2.0, 2.0] and spread == pytest.approx(math.sqrt(2.0))
+    sure, inside = torch.tensor([[[1.0, 5.0]], [[3.0, 7.0]]]), torch.tensor([[True, False], [True, False]])
+    assert means_of(sure, inside).tolist() == [[2.0, 2.0]]
+    assert not log_ratio(sure[0], sure, inside, 1.0).isnan().any()
+
+
+def test_shadows_start_as_the_course_does_unless_something_protects_is_drawn_from_its_seed() -> None:
+    case, attack = Case(course(seed=5), toy_scenario(3)), Lira(shadows=4)
+    assert {attack.shadow(case, attack.known(case), number).course.seed for number in range(4)} == {5}
+    for made in (course(seed=5, guards=(SecureSum(),)), course(FedGNN(), seed=5)):
+        case = Case(made, toy_scenario(3))
+        assert len({5, *(attack.shadow(case, Candidates.of(case), number).course.seed for number in range(4))}) == 5
+
+
+def test_features_alone_are_asked_about_where_items_are_nodes_or_graphs() -> None:
+    case = Case(course(), toy_scenario(3))
+    params = Simulation(case.course, case.scenario).initial.params
+    known = Candidates.of(case)
+    assert Lira()._asked(known, params).shape == (2, len(known.items))
+    assert torch.equal(Lira(alone=False)._asked(known, params)[0], Lira()._asked(known, params)[0])
+    bare = replace(known, parts={client: without_edges(part) for client, part in known.parts.items()})
+    assert torch.equal(bare.confidences(params), known.confidences(params, edges=False))
+    assert not torch.equal(known.confidences(params), known.confidences(params, edges=False))
 
 
 def test_shadow_federations_find_who_was_learned_by_heart() -> None:
@@ -170,8 +204,9 @@ class Told:
     """Stands for candidates of whom a model says what it is told to say."""
 
     sure: Tensor
+    parts: Any = field(default_factory=lambda: {"client": None})
 
-    def confidences(self, params: Any) -> Tensor:
+    def confidences(self, params: Any, edges: bool = True) -> Tensor:
         return self.sure
 
 
@@ -183,7 +218,9 @@ def test_the_ratio_finds_as_much_as_training_changes(gain: float, low: float, hi
     gists = []
     for _ in range(16):
         inside = torch.rand(3000, generator=draw) < 0.5
-        gists.append({"inside": inside, "sure": hard + gain * inside + torch.randn(3000, generator=draw)})
+        gists.append(
+            {"inside": inside, "sure": (hard + gain * inside + torch.randn(3000, generator=draw)).unsqueeze(0)}
+        )
     sure = hard + gain * truth + torch.randn(3000, generator=draw)
     case, told = Case(course(), toy_scenario(3)), Told(sure)
     seen = seen_of(case, {"w": torch.ones(1)}, gists)
