@@ -99,7 +99,7 @@ def mending(**fields: object) -> ist.Course:
 
 
 def beside_each_other(carried: Carried) -> Table:
-    """Return a row for each list of guards: the accuracy without malicious clients, then success / accuracy, in %."""
+    """Return a row for each list of guards: accuracy without malicious clients; success (without them) / accuracy; %."""
     attacks = carried.audit.attacks
     rows = []
     for guards in carried.audit.lines:
@@ -123,7 +123,8 @@ def _cell(found: Found | None) -> str:
     more = (
         "" if score.number == found.priors[SUCCESS].number else f" ({score.number} of {found.priors[SUCCESS].number})"
     )
-    return f"{_percent(score)} / {_percent(found.scores[CLEAN_ACCURACY])}{more}"
+    prior = _percent(found.priors[SUCCESS])
+    return f"{_percent(score)} ({prior}) / {_percent(found.scores[CLEAN_ACCURACY])}{more}"
 
 
 def _percent(mean: Mean) -> str:
