@@ -39,7 +39,7 @@ from isthmus.learn.batching import MiniBatch
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.learn.tasks import GraphClassification
 from isthmus.models import GCN, GIN, MLP, SAGE, MLPDecoder, ModelSpec
-from isthmus.models.readouts import SumPool
+from isthmus.models.readouts import 
 from isthmus.privacy import (
     ClientDP,
     DistanceToMedian,
@@ -78,7 +78,7 @@ def graphs(**fields: object) -> ist.Course:
         splitter=RandomSplitter(),
         task=GraphClassification(),
         batching=MiniBatch(),
-        model=ModelSpec(GIN(hidden=32, dropout=0.0), readout=SumPool(), decoder=MLPDecoder()),
+        model=ModelSpec(GIN(hidden=32, dropout=0.0), readout=(), decoder=MLPDecoder()),
         algorithm=ist.FedAvg(local_steps=1, step_unit="epoch", optimizer=Adam(lr=0.01)),
         **fields,
     )
@@ -99,7 +99,7 @@ def mending(**fields: object) -> ist.Course:
 
 
 def beside_each_other(carried: Carried) -> Table:
-    """Return a row for each list of guards: accuracy without malicious clients; success (without them) / accuracy; %."""
+    """Return a row for each list of guards: accuracy without attack; success (without) / accuracy; in %."""
     attacks = carried.audit.attacks
     rows = []
     for guards in carried.audit.lines:
