@@ -39,7 +39,7 @@ from isthmus.learn.batching import MiniBatch
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.learn.tasks import GraphClassification
 from isthmus.models import GCN, GIN, MLP, SAGE, MLPDecoder, ModelSpec
-from isthmus.models.readouts import 
+from isthmus.models.readouts import SumReadout
 from isthmus.privacy import (
     ClientDP,
     DistanceToMedian,
@@ -78,7 +78,7 @@ def graphs(**fields: object) -> ist.Course:
         splitter=RandomSplitter(),
         task=GraphClassification(),
         batching=MiniBatch(),
-        model=ModelSpec(GIN(hidden=32, dropout=0.0), readout=(), decoder=MLPDecoder()),
+        model=ModelSpec(GIN(hidden=32, dropout=0.0), readout=SumReadout(), decoder=MLPDecoder()),
         algorithm=ist.FedAvg(local_steps=1, step_unit="epoch", optimizer=Adam(lr=0.01)),
         **fields,
     )
