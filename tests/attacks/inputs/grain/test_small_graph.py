@@ -47,6 +47,13 @@ def test_two_triangles_are_no_hexagon() -> None:
     assert not same(triangles, hexagon)
 
 
+def test_a_prism_is_not_three_nodes_joined_with_three() -> None:
+    prism = graph([0] * 6, [(0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (3, 5), (0, 3), (1, 4), (2, 5)])
+    joined = graph([0] * 6, [(a, b) for a in range(3) for b in range(3, 6)])
+    assert alike(prism, joined, 6) == 1.0
+    assert not same(prism, joined) and not same(joined, prism)
+
+
 def test_alike_is_f1_of_neighbourhoods() -> None:
     one, other = graph([0, 1, 2], [(0, 1), (1, 2)]), graph([0, 1, 2, 2], [(0, 1)])
     assert alike(one, other, 0) == pytest.approx(2 * 3 / 7)
