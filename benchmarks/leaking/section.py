@@ -8,12 +8,14 @@ from pathlib import Path
 
 import isthmus as ist
 from isthmus.attacks import Attack
+from isthmus.attacks.audit.running import Carried
 from isthmus.attacks.audit.spec import Guards
 from isthmus.data.dataset import Dataset
 from isthmus.data.dividing import RatioSplit
 from isthmus.data.zoo.cora import Cora
 from isthmus.data.zoo.planetoid import CiteSeer
 from isthmus.learn.optimizers import SGD
+from isthmus.report.summary import Table
 from isthmus.runs.simulation import Scenario, load_scenario
 
 DATASETS: dict[str, Dataset] = {"cora": Cora(), "citeseer": CiteSeer()}
@@ -28,6 +30,7 @@ class Section:
         course:  makes a course of a dataset and a number of clients
         attacks: what is tried
         lines:   lists of guards; the first is what others are compared with
+        layout:  another table beside the usual one, if there is one
         load:    says who holds what, where that is not what the course says
     """
 
@@ -37,6 +40,7 @@ class Section:
     lines: tuple[Guards, ...]
     datasets: Mapping[str, Dataset] = field(default_factory=lambda: DATASETS)
     clients: tuple[int, ...] = CLIENTS
+    layout: Callable[[Carried], Table] | None = None
     load: Callable[[ist.Course, Path], Scenario] = load_scenario
 
 
