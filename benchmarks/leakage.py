@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 import torch
-from leaking import every, inputs, links, members, methods, properties
+from leaking import every, inputs, links, malice, members, methods, properties
 from leaking.section import Section
 
 from isthmus.algorithms import ALGORITHMS
@@ -28,6 +28,7 @@ SECTIONS: dict[str, Section] = {
     **members.SECTIONS,
     **methods.SECTIONS,
     **properties.SECTIONS,
+    **malice.SECTIONS,
 }
 
 

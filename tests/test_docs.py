@@ -122,6 +122,27 @@ def test_the_python_of_docs_extending_runs(block: str) -> None:
     assert 0.0 < space["result"].score() <= 1.0  # type: ignore[attr-defined]
 
 
+ATTACKS = (ROOT / "docs" / "attacks.md").read_text()
+
+
+def test_the_attack_of_docs_attacks_passes_its_checks() -> None:
+    (block,) = blocks(ATTACKS, "python")
+    exec(compile(block, "docs/attacks.md", "exec"), {"__name__": "attacks"})
+
+
+def test_the_commands_of_docs_attacks_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    course = {"rounds": 1, "num_clients": 3, "model": {"gnn": {"name": "gcn", "hidden": 4}}}
+    (tmp_path / "course.yaml").write_text(json.dumps(course))
+    (block,) = blocks(ATTACKS, "sh")
+    for line in block.splitlines():
+        words = shlex.split(line)[1:]
+        fewer = ["--seeds", "1", "--attacks", "vocabulary"] if words[0] == "audit" and "--attacks" not in words else []
+        code, output = call(*words, *fewer)
+        assert code == 0, f"{line}\n{output}"
+    assert (tmp_path / "results" / "audit" / "audit.html").exists()
+
+
 def test_a_model_of_one_s_own_is_found_by_its_name_as_docs_extending_says(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "extending.md").read_text()
     (source,) = [block for block in blocks(text, "python") if block.startswith("# my_models.py")]
@@ -134,7 +155,7 @@ def test_a_model_of_one_s_own_is_found_by_its_name_as_docs_extending_says(tmp_pa
     assert json.loads(done.stdout)["metrics"]["global_model/global_graph"]["accuracy"] > 0.2
 
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("papers/**/*.md")]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("papers/**/*.md")]
 PAGES += [*ROOT.glob("benchmarks/*.md"), *ROOT.glob("examples/*.md"), *ROOT.glob("tests/*.md")]
 
 

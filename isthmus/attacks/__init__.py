@@ -5,6 +5,8 @@ guess; `poisoning/` has clients that spoil a course by what they send or learn f
 """
 
 from isthmus.attacks.attack import Attack
+from isthmus.attacks.crafting.dead_model import DeadModel
+from isthmus.attacks.crafting.read_rows import ReadRows
 from isthmus.attacks.inputs.feature_span import FeatureSpan
 from isthmus.attacks.inputs.label_shares import LabelShares
 from isthmus.attacks.inputs.words import Vocabulary
@@ -20,6 +22,7 @@ from isthmus.attacks.methods.labels_from_rows import LabelsFromRows
 from isthmus.attacks.methods.peers_nearest import PeersNearest
 from isthmus.attacks.methods.rated_items import RatedItems
 from isthmus.attacks.methods.users_by_embeddings import UsersByEmbeddings
+from isthmus.attacks.poisoning import POISONINGS
 from isthmus.attacks.properties.from_updates import PropertyInference
 from isthmus.attacks.properties.words_of_one import WordsOfOne
 from isthmus.config.registry import FAMILIES, Family
@@ -42,13 +45,16 @@ ATTACKS: dict[str, type[Attack]] = {
     "rated_items": RatedItems,
     "users_by_embeddings": UsersByEmbeddings,
     "hidden_gradients": HiddenGradients,
+    "dead_model": DeadModel,
+    "read_rows": ReadRows,
 }
-# Attacks stand above what builds parts from names, so their table is handed down.
-FAMILIES[Attack] = Family("attacks", ATTACKS)
+# Attacks stand above what builds parts from names, so their table is handed down. Some poisonings are guards as well.
+FAMILIES[Attack] = Family("attacks", ATTACKS, POISONINGS)
 
 __all__ = [
     "ATTACKS",
     "Attack",
+    "DeadModel",
     "FeatureSpan",
     "GeneratedFeatures",
     "GradientMembership",
@@ -63,6 +69,7 @@ __all__ = [
     "PeersNearest",
     "PropertyInference",
     "RatedItems",
+    "ReadRows",
     "UsersByEmbeddings",
     "Vocabulary",
     "WordsOfOne",

@@ -3,6 +3,7 @@
 An attack is a frozen dataclass in a file of its own. It gets what its position sees (`Seen`) and what it is said to
 know (`known`), never the truth; whoever audits compares its guess, and the guess of who has no messages at all
 (`prior`), with the truth. What kind of guess it is says how that is scored: `Deciding`, `Naming` or `Estimating`.
+Who only listens leaves every bit of a course as it is; who is malicious says what it does to it (`Tampering`).
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from isthmus.attacks.measures import auc, mean_of, names_found, true_positives_at
 from isthmus.config.course import Course
+from isthmus.core.federation import Runtime
 from isthmus.core.protocol import Position, Request, Requests
 from isthmus.core.random import torch_generator
 from isthmus.core.record import Params, Record
@@ -70,6 +72,7 @@ class Seen:
     final: Params
     messages: tuple[Message, ...]
     shadows: tuple[Mapping[str, Tensor], ...] = ()  # what an attack noted of courses of its own
+    result: Result | None = None  # what a course came to that was tampered with
 
     def beside(self, shadows: Sequence[Mapping[str, Tensor]]) -> Seen:
         """Return the same, with what was noted of courses of the attacker's own."""
@@ -86,10 +89,14 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A course that is attacked, and the truth: who holds what."""
+    """A course that is attacked, and the truth: who holds what.
+
+    `clean` is what it comes to where nobody tampers with it, once that is known.
+    """
 
     course: Course
     scenario: Scenario
+    clean: Result | None = None
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -99,6 +106,34 @@ class Case:
     def generator(self, *purpose: int | str) -> torch.Generator:
         """Return the stream of a purpose, which nothing in the course draws from."""
         return torch_generator(self.course.seed, "attack", *purpose)
+
+
+@dataclass(frozen=True)
+class Tampering:
+    """What somebody who is malicious does to a course, at each of the places where that can be done.
+
+    It does nothing here: one overrides the place at which it acts, what clients learn from (`of_data`), what leaves
+    clients or the server (`of_course`: a guard with only one half), or what arrives (`of_runtime`).
+    """
+
+    # In a journal: how a course is told of in which it had a hand.
+    mark: ClassVar[str] = "tampered with"
+
+    def of_data(self, scenario: Scenario) -> Scenario:
+        """Return who holds what, with what is changed; the whole data, and so the scores, stay true."""
+        return scenario
+
+    def of_course(self, course: Course) -> Course:
+        """Return the course with what is done to its messages."""
+        return course
+
+    def of_runtime(self, runtime: Runtime, course: Course) -> Runtime:
+        """Return what carries exchanges, with what is said in the place of replies."""
+        return runtime
+
+    def among(self, scenario: Scenario, seed: int) -> Self:
+        """Return the same with its clients by name; raises BadInput where one is none of the course."""
+        return self
 
 
 class NothingSeen(Exception):
@@ -128,6 +163,10 @@ class Attack(ABC):
     def wants(self, at: Position, request: type[Request[Any]]) -> bool:
         """Whether it looks at the messages of an exchange: others are not kept."""
         return True
+
+    def tampering(self, case: Case) -> tuple[Tampering, ...]:
+        """Return what it does to the course that it then sees; nothing where it only listens."""
+        return ()
 
     @abstractmethod
     def known(self, case: Case) -> Any:

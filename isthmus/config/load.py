@@ -31,15 +31,17 @@ def load_course(
     overrides: Iterable[str] = (),
     *,
     allow_import: bool = True,
+    named: str = "",
     say: Callable[[str], None] = lambda text: None,
 ) -> Course:
     """Return the course in a YAML file (or mapping, or the default one), changed by `key=value` words.
 
+    Errors of a mapping call it `named`, the file that it stands in.
     `say` hears of each part that the words switch: which of its fields are kept, which are dropped, and which have
     another value because the new part's default is another.
     """
-    name = str(source) if isinstance(source, str | Path) else ""
-    raw = read_yaml(Path(name)) if name else dict(source or {})  # type: ignore[arg-type]
+    name = str(source) if isinstance(source, str | Path) else named
+    raw = read_yaml(Path(name)) if isinstance(source, str | Path) else dict(source or {})
     words = list(overrides)
     changes = [parse_override(word) for word in words]
     merged = merge(raw, changes, name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
@@ -37,10 +37,14 @@ from isthmus.privacy import GUARDS
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of part: what it is called, and the parts that ship with the package."""
+    """A kind of part: what it is called, and the parts that ship with the package.
+
+    Those in `also` are found by these names too, but may be parts of another kind as well: a file names them by path.
+    """
 
     name: str
     table: Mapping[str, type[Any]]
+    also: Mapping[str, type[Any]] = field(default_factory=dict)
 
 
 FAMILIES: dict[type[Any], Family] = {
@@ -66,13 +70,15 @@ FAMILIES: dict[type[Any], Family] = {
 
 def known_names(family: Family) -> list[str]:
     """Return the names of a family: the package's own, then those of installed packages."""
-    return [*family.table, *(name for name in _installed(family.name) if name not in family.table)]
+    shipped = {**family.table, **family.also}
+    return [*shipped, *(name for name in _installed(family.name) if name not in shipped)]
 
 
 def find_part(family: Family, name: str, where: str, allow_import: bool = True) -> type[Any]:
     """Return the class of a name: from the table, an entry point, or an import path `package.module:Class`."""
-    if name in family.table:
-        return family.table[name]
+    for shipped in (family.table, family.also):
+        if name in shipped:
+            return shipped[name]
     if name in _installed(family.name):
         return _load(_installed(family.name)[name], where)
     if ":" in name:

@@ -42,6 +42,10 @@ class BadMessage(IsthmusError):
     """Bytes that are not a record, or a record that is not what was agreed."""
 
 
+class RefusedRequest(IsthmusError):
+    """A client does not do what it is asked, because of what the request holds."""
+
+
 class TooFewReplies(IsthmusError):
     """An exchange brought fewer usable replies than the course asks for."""
 

@@ -7,6 +7,7 @@ from isthmus.privacy.checking.no_repeats import NoRepeats
 from isthmus.privacy.checking.norm_bound import NormBound
 from isthmus.privacy.checking.quarantine import Quarantine
 from isthmus.privacy.checking.robust_fold import RobustFold
+from isthmus.privacy.checking.sane_model import SaneModel
 from isthmus.privacy.compression.delta import Delta
 from isthmus.privacy.compression.entropy import Entropy
 from isthmus.privacy.compression.low_rank import LowRank
@@ -38,6 +39,7 @@ GUARDS: dict[str, type[Guard]] = {
     "random_k": RandomK,
     "robust_fold": RobustFold,
     "row_noise": RowNoise,
+    "sane_model": SaneModel,
     "secure_sum": SecureSum,
     "top_k": TopK,
 }

@@ -139,7 +139,7 @@ class Silo:
         self.client.state = dict(before)
         reply = Site(self.algorithm, self.client).answer(envelope.position, request)
         if isinstance(reply, Failure):
-            return self._failed(reply.kind, "error", f"{envelope.kind}: {reply.reason}", envelope.memory)
+            return self._failed(reply.kind, _why(reply), f"{envelope.kind}: {reply.reason}", envelope.memory)
         memory = self.store.save(self.client.state, envelope.memory, before)
         kept, enclosed = {memory, envelope.memory, *envelope.keep}, None
         if envelope.enclosed is not None:
@@ -158,7 +158,7 @@ class Silo:
         reply = Site(self.algorithm, self.client).answer(enclosure.position, request)
         if isinstance(reply, Failure):
             why = f"{enclosure.kind}: {reply.reason}"
-            return EnclosedAnswer(pack(b""), self._failure(reply.kind, "error", why), memory)
+            return EnclosedAnswer(pack(b""), self._failure(reply.kind, _why(reply), why), memory)
         return EnclosedAnswer(pack(encode(reply)), None, self.store.save(self.client.state, memory, before))
 
     def _failed(self, kind: str, why: str, reason: str, memory: str = BLANK, said: bool = False) -> bytes:
@@ -169,3 +169,8 @@ class Silo:
         if not said:
             self.reasons.say(f"could not answer: {reason}")
         return Failure("", kind, self.reasons.crossing(why, reason))
+
+
+def _why(failure: Failure) -> str:
+    """Return of which kind a reason is that may cross."""
+    return "request" if failure.kind == "refused" else "error"

@@ -18,7 +18,7 @@ from greenlet import getcurrent, greenlet
 
 from isthmus.core.client import Client, Cohort, NotTogether, Work
 from isthmus.core.codec import decode, encode, encoded_size
-from isthmus.core.errors import BadMessage, IsthmusError
+from isthmus.core.errors import BadMessage, IsthmusError, RefusedRequest
 from isthmus.core.federation import Outcome, Outcomes, StackOutcome
 from isthmus.core.protocol import Algorithm, Failure, Holdings, Position, Request, Requests
 from isthmus.core.record import CPU, Record, State, check_value, moved
@@ -154,7 +154,8 @@ class Site:
             check_value(self.client.state, State, f"state of client {self.client.id}")
         except IsthmusError as error:
             self.client.state = before
-            return Failure(self.client.id, "error", str(error))
+            kind = "refused" if isinstance(error, RefusedRequest) else "error"
+            return Failure(self.client.id, kind, str(error))
         except Exception as error:  # whatever a handler raises must not end the others' course; it is reported by name
             self.client.state = before
             at = traceback.extract_tb(error.__traceback__)[-1]

@@ -24,6 +24,7 @@ KINDS: dict[str, str] = {
     "task": "its data is of another kind than the course's task works on",
     "model": "the course's model does not go with its data",
     "memory": "its memory of this course is lost or damaged",
+    "request": "it does not believe what it was sent",
     "error": "it failed while it worked on this",
 }
 ASK = "its own screen says more: ask them"

@@ -16,10 +16,13 @@ from typing import Any
 from isthmus.algorithms import FedAvg
 from isthmus.attacks.attack import LESS, POSITIONS, Attack, Case, NothingSeen, Seen, Shadowed
 from isthmus.attacks.listening import Overhearing
+from isthmus.attacks.poisoning import poisoned, run_poisoned
+from isthmus.attacks.spoiling import Spoiling
 from isthmus.config.course import Course
 from isthmus.core.errors import nearest
 from isthmus.core.training import run_course
 from isthmus.learn.optimizers import SGD
+from isthmus.models import GCN, ModelSpec
 from isthmus.runs.simulated import run
 from isthmus.runs.simulation import Scenario, Simulation
 from isthmus.testing.inspection import require_frozen, require_sayable
@@ -43,13 +46,14 @@ def check_attack(
 ) -> list[str]:
     """Run every check (`ATTACK_CHECKS`) but those in `skip`; raise AssertionError for a broken rule.
 
-    Returns the names of the checks that were made. By default the course is FedAvg with one step of plain SGD a round,
-    on three toy clients.
+    Returns the names of the checks that were made. By default the course is FedAvg with one step of plain SGD a round
+    and a GCN without dropout, on three toy clients.
     """
     for name in skip:
         if name not in ATTACK_CHECKS:
             raise ValueError(f"skip has {name!r}; {nearest(name, ATTACK_CHECKS)}")
-    made = course or toy_course(FedAvg(local_steps=1, optimizer=SGD(lr=0.1)), rounds=2, runtime="auto")
+    plain = ModelSpec(GCN(hidden=5, dropout=0.0))
+    made = course or toy_course(FedAvg(local_steps=1, optimizer=SGD(lr=0.1)), model=plain, rounds=2, runtime="auto")
     scenario = scenario or toy_scenario(made.num_clients)
     names = [name for name in ATTACK_CHECKS if name not in skip]
     for name in names:
@@ -61,11 +65,17 @@ def check_attack(
 
 
 def attacked(attack: Attack, course: Course, scenario: Scenario) -> Attacked:
-    """Run a course with an ear on it, and the shadows that an attack wants."""
-    _, final, listening, initial = _heard(attack, course, scenario)
+    """Run a course with an ear on it, with what the attack does to it, and the shadows that it wants."""
     case = Case(course, scenario)
+    tamperings = attack.tampering(case)
+    if isinstance(attack, Spoiling):
+        case = replace(case, clean=run(course, scenario=scenario))
+    found, held, _ = poisoned(course, scenario, tamperings)
+    _, final, listening, initial = _heard(attack, found, held)
     known = attack.known(case)
     seen = listening.seen(attack, case, initial, final)
+    if isinstance(attack, Spoiling):
+        seen = replace(seen, result=run_poisoned(course, *tamperings, scenario=scenario))
     if isinstance(attack, Shadowed):
         gists = []
         for number in range(attack.num_shadows):
@@ -118,7 +128,9 @@ def check_applies(attack: Attack, course: Course, scenario: Scenario) -> None:
 
 
 def check_changes_nothing(attack: Attack, course: Course, scenario: Scenario) -> None:
-    """Check that the course has the same bits whether it is heard or not."""
+    """Check that the course has the same bits whether it is heard or not, by who does not say that it tampers."""
+    if attack.tampering(Case(course, scenario)):
+        return
     plain, heard = _heard(None, course, scenario)[0], _heard(attack, course, scenario)[0]
     require_same(plain.values(), heard.values(), "the course with an ear on it")
 
@@ -152,7 +164,7 @@ def check_repeats(attack: Attack, course: Course, scenario: Scenario) -> None:
 def check_sees_only_messages(attack: Attack, course: Course, scenario: Scenario) -> None:
     """Check that without a message and without a model it says that it sees nothing, or guesses as the prior does."""
     made = attacked(attack, course, scenario)
-    blind = replace(made.seen, messages=(), final={}, shadows=())
+    blind = replace(made.seen, messages=(), final={}, shadows=(), result=None)
     try:
         found = attack.scores(attack.guess(blind, made.known), made.truth)
     except NothingSeen:

@@ -8,13 +8,17 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from isthmus.algorithms import FedGL, FedGNN, FedSagePlus
+from isthmus.algorithms import FedAvg, FedGL, FedGNN, FedSagePlus
 from isthmus.attacks import ATTACKS, LossThreshold, Vocabulary
 from isthmus.attacks.attack import Attack, Case, Seen
 from isthmus.attacks.membership.lira import Lira
+from isthmus.attacks.poisoning import POISONINGS
 from isthmus.attacks.properties.from_updates import PropertyInference
+from isthmus.learn.optimizers import SGD
+from isthmus.models import MLP, ModelSpec
 from isthmus.testing import ATTACK_CHECKS, check_attack, toy_course, toy_scenario
 from tests.attacks.methods.courses import RATINGS, gfl_course, hosts_scenario, ratings_scenario
+from tests.quick import quick
 
 SAGE = FedSagePlus(num_generated=2, pretrain_steps=2, max_nodes=6, cross_rounds=1)
 COURSES: dict[str, dict[str, Any]] = {
@@ -36,11 +40,18 @@ SMALL: dict[str, Attack] = {
     "lira": Lira(shadows=4),
     "property_inference": PropertyInference(which="degree", shadows=3),
 }
+COURSES |= {
+    "read_rows": {
+        "course": toy_course(FedAvg(local_steps=1, optimizer=SGD(lr=0.1)), model=ModelSpec(MLP(dropout=0.0)))
+    },
+    "wrong_gradients": {"course": toy_course(quick("fedsage_plus"), rounds=1)},
+}
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", {**ATTACKS, **POISONINGS})
 def test_every_attack_keeps_to_the_rules(name: str) -> None:
-    assert check_attack(SMALL.get(name) or ATTACKS[name](), **COURSES.get(name, {})) == list(ATTACK_CHECKS)
+    made = SMALL.get(name) or {**ATTACKS, **POISONINGS}[name]()
+    assert check_attack(made, **COURSES.get(name, {})) == list(ATTACK_CHECKS)
 
 
 class Thawed(LossThreshold): ...

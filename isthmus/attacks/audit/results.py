@@ -11,6 +11,7 @@ from isthmus.attacks.attack import LESS
 from isthmus.attacks.audit.running import Carried
 from isthmus.attacks.audit.spec import guards_told, told
 from isthmus.attacks.audit.table import Found, attack_table, cost_table, findings, in_words
+from isthmus.attacks.spoiling import Spoiling
 from isthmus.config.build import name_of
 from isthmus.core.outside import replace_file
 from isthmus.report.drawing import escape, tag
@@ -27,7 +28,9 @@ HOW_TO_READ = (
 def title_of(carried: Carried) -> str:
     """Return what an audit is called."""
     course = carried.audit.course
-    return f"What {name_of(type(course.algorithm))} on {name_of(type(course.dataset))} gives away"
+    return (
+        carried.audit.title or f"What {name_of(type(course.algorithm))} on {name_of(type(course.dataset))} gives away"
+    )
 
 
 def facts_of(carried: Carried) -> dict[str, Any]:
@@ -71,10 +74,16 @@ def markdown(carried: Carried, found: Sequence[Found]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _came_to(found: Found) -> str:
+    return "left no model to be scored" if isinstance(found.attack, Spoiling) else "saw nothing"
+
+
 def _unseen(found: Sequence[Found]) -> list[str]:
     """Return a line for each attack that saw nothing under other guards than the first."""
     lines = [
-        f"- under {each.guards}, {told(each.attack)} saw nothing: {each.reasons[0]}" for each in found if each.reasons
+        f"- under {each.guards}, {told(each.attack)} {_came_to(each)}: {each.reasons[0]}"
+        for each in found
+        if each.reasons
     ]
     return list(dict.fromkeys(lines))
 

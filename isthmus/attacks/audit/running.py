@@ -7,19 +7,22 @@ there) and `shadows/` (what attacks noted of courses of their own). Whatever sto
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from isthmus import __version__
-from isthmus.attacks.attack import Attack, Case, NothingSeen, Shadowed
+from isthmus.attacks.attack import Attack, Case, NothingSeen, Seen, Shadowed, Tampering
 from isthmus.attacks.audit.spec import Audit, Cell, guards_told, key_of, require_attackable, told
 from isthmus.attacks.listening import Overhearing
+from isthmus.attacks.poisoning.poisoned import marks, poisoned, tampered_with
+from isthmus.attacks.spoiling import Spoiling
 from isthmus.config.build import describe
 from isthmus.core.codec import decode_own, encode
 from isthmus.core.errors import BadInput, CourseFailed, IsthmusError, TooFewReplies
@@ -162,6 +165,40 @@ def attack_key(cell: Cell, attack: Attack) -> str:
     return key_of(course=cell.digest, attack=describe(attack))
 
 
+@dataclass(frozen=True, eq=False)
+class _Course:
+    """A course that has run, and what was heard of it; one that was tampered with may have `ended` before its time."""
+
+    simulation: Simulation
+    listening: Overhearing
+    result: Result | None
+    tampered: bool = False
+    ended: str = ""
+
+    @staticmethod
+    def run(
+        simulation: Simulation, attacks: Sequence[Attack], notes: Sequence[str] = (), may_end: bool = False
+    ) -> _Course:
+        """Run a course with an ear on it."""
+        simulation.listener = listening = Overhearing(attacks)
+        made = SimulatedRun(simulation, None, ())
+        made.begin()
+        for note in notes:
+            made.note(note)
+        try:
+            return _Course(simulation, listening, made.to_the_end(None), may_end)
+        except (TooFewReplies, CourseFailed) as error:
+            if not may_end:
+                raise
+            return _Course(simulation, listening, None, may_end, str(error))
+
+    def seen(self, attack: Attack, case: Case) -> Seen:
+        """Return what an attack sees of it."""
+        final = {} if self.result is None else self.result.params
+        seen = self.listening.seen(attack, case, self.simulation.initial.params, final)
+        return replace(seen, result=self.result) if self.tampered else seen
+
+
 class _Attacked:
     """One course, and the attacks on it that are still to be done."""
 
@@ -182,38 +219,51 @@ class _Attacked:
     def carry_out(self) -> None:
         """Run the course, and its shadows, and write a line for each attack."""
         course = self.cell.course
+        for attack in self.attacks:  # what cannot be is refused before anything is run
+            tampered_with(course, self.case.scenario, attack.tampering(self.case))
         self.say(f"seed {course.seed}, guards {self.cell.guards}: the course")
         with torch_threads(course.threads):
-            simulation = Simulation(course, self.case.scenario)
-            simulation.listener = listening = Overhearing(self.attacks)
-            made = SimulatedRun(simulation, None, ())
-            made.begin()
-            result = made.to_the_end(None)
+            clean = _Course.run(Simulation(course, self.case.scenario), self.attacks)
+            assert clean.result is not None
+            self.case = replace(self.case, clean=clean.result)
             if self.rows.of_course(self.cell) is None:
-                self.rows.write(course_key(self.cell), {"what": "course", **self._whose(), **_worth(result)})
+                self.rows.write(course_key(self.cell), {"what": "course", **self._whose(), **_worth(clean.result)})
             for attack in self.attacks:
                 self.say(f"seed {course.seed}, guards {self.cell.guards}: {told(attack)}")
-                row = self._tried(attack, listening, simulation, result)
+                row = self._tried(attack, clean)
                 self.rows.write(attack_key(self.cell, attack), {"what": "attack", **self._whose(), **row})
 
     def _whose(self) -> dict[str, Any]:
         return {"guards": self.cell.guards, "seed": self.cell.course.seed}
 
-    def _tried(self, attack: Attack, listening: Overhearing, simulation: Simulation, result: Result) -> dict[str, Any]:
+    def _tried(self, attack: Attack, clean: _Course) -> dict[str, Any]:
         """Return the line of an attack: its scores, those of the prior, and why it saw nothing, if so."""
         known = attack.known(self.case)
         truth = attack.truth(self.case, known)
         prior = attack.scores(attack.prior(known, self.case.clients), truth)
-        seen = listening.seen(attack, self.case, simulation.initial.params, result.params)
-        scores, reason = prior, ""
+        tamperings = attack.tampering(self.case)
+        row = {"attack": told(attack), "position": attack.position, "prior": prior, "reason": ""}
+        if tamperings:
+            row["marks"] = marks(self.case.scenario, self.case.course.seed, tamperings)
+        heard = self._tampered(tamperings, attack) if tamperings else clean
+        if heard.ended:
+            row["reason"] = f"the course ended: {heard.ended}"
         try:
+            seen = heard.seen(attack, self.case)
             if isinstance(attack, Shadowed):
                 seen = seen.beside(self._gists(attack, known))
-            scores = attack.scores(attack.guess(seen, known), truth)
+            return {**row, "scores": attack.scores(attack.guess(seen, known), truth)}
         except NothingSeen as nothing:
-            reason = str(nothing)
-        name = told(attack)
-        return {"attack": name, "position": attack.position, "scores": scores, "prior": prior, "reason": reason}
+            # Of a course that was brought down there is no model, and so no score of what became of it.
+            lost = isinstance(attack, Spoiling) and bool(heard.ended)
+            scores = dict.fromkeys(attack.measures, math.nan) if lost else prior
+            return {**row, "scores": scores, "reason": row["reason"] or str(nothing)}
+
+    def _tampered(self, tamperings: Sequence[Tampering], attack: Attack) -> _Course:
+        """Run the course again, with what the attack does to it; it may end before its time."""
+        _, _, simulation = poisoned(self.case.course, self.case.scenario, tamperings)
+        notes = marks(self.case.scenario, self.case.course.seed, tamperings)
+        return _Course.run(simulation, [attack], notes, may_end=True)
 
     # ---- shadows
 

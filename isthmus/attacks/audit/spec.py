@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from isthmus.attacks import Attack
+from isthmus.attacks.poisoning import POISONINGS
 from isthmus.config.build import brief, describe
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict
@@ -22,12 +23,20 @@ NO_GUARDS = "none"
 
 def told(part: Any) -> str:
     """Return a part in a few words: its name, and the fields that are not what they are by default."""
+    plain = _named(part)
     try:
-        plain, usual = describe(part), describe(type(part)())
+        usual = describe(type(part)())
     except TypeError:  # it has fields without a default
-        return brief(describe(part))
-    assert isinstance(plain, dict) and isinstance(usual, dict)
+        return brief(plain)
+    assert isinstance(usual, dict)
     return brief({key: value for key, value in plain.items() if key == "name" or value != usual.get(key)})
+
+
+def _named(part: Any) -> dict[str, Any]:
+    """Return a part as plain values; poisonings that a file names by their path have their short name here."""
+    plain = describe(part)
+    short = next((name for name, kind in POISONINGS.items() if kind is type(part)), "")
+    return {**plain, "name": short} if short else dict(plain)
 
 
 def guards_told(guards: Guards) -> str:
@@ -58,12 +67,14 @@ class Audit:
         lines:   lists of guards, each of which takes the place of the course's own; the first is what others are
                  compared with
         seeds:   of the courses
+        title:   what it is called; by default after method and data
     """
 
     course: Course
     attacks: tuple[Attack, ...]
     lines: tuple[Guards, ...]
     seeds: tuple[int, ...]
+    title: str = ""
 
     def __post_init__(self) -> None:
         names = [told(attack) for attack in self.attacks]

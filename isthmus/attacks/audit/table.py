@@ -12,7 +12,7 @@ from isthmus.attacks import Attack
 from isthmus.attacks.attack import LESS, ROWS
 from isthmus.attacks.audit.running import FAILED, Carried, Row
 from isthmus.attacks.audit.spec import guards_told, told
-from isthmus.config.build import name_of
+from isthmus.attacks.spoiling import Spoiling
 from isthmus.core.exposure import Exchange, exposure
 from isthmus.core.outside import some
 from isthmus.report.summary import Table
@@ -127,7 +127,8 @@ def attack_table(found: Sequence[Found]) -> Table:
 
 def cost_table(carried: Carried) -> Table:
     """Return a row for each list of guards: the score, and bytes and seconds beside those of the first list."""
-    rows, first = [], None
+    rows: list[tuple[str, ...]] = []
+    first: list[Row] | None = None
     for guards in map(guards_told, carried.audit.lines):
         courses = [row for row in carried.rows if row["what"] == "course" and row["guards"] == guards]
         failed = [f"seed {row['seed']}: {row[FAILED]}" for row in courses if FAILED in row]
@@ -176,10 +177,21 @@ def _reads(attack: Attack, exchange: Exchange, field: str) -> bool:
 def _sentence(found: Found, place: str) -> str:
     attack, measure = found.attack, found.attack.measures[0]
     score, prior = found.scores[measure], found.priors[measure]
+    if isinstance(attack, Spoiling):
+        return _spoilt(found)
     if found.reasons:
-        return f"{place} told {name_of(type(attack))} nothing: {found.reasons[0]}"
+        return f"{place} told {told(attack)} nothing: {found.reasons[0]}"
     verb = "learns" if found.learns else "does not learn more than was known of"
-    return f"from {place} a {attack.position} {verb} {attack.learns}: {measure} {score}, by the prior alone {prior}"
+    found_out = f"from {place} a {attack.position} {verb} {attack.learns}"
+    return f"{found_out} ({told(attack)}: {measure} {score}, by the prior alone {prior})"
+
+
+def _spoilt(found: Found) -> str:
+    """Return what malicious clients came to."""
+    each = [f"{name} {found.scores[name]}, without them {found.priors[name]}" for name in found.attack.measures]
+    verb = "changes what the model says" if found.learns else "changes no more than chance"
+    ended = f" ({found.reasons[0]})" if found.reasons else ""
+    return f"{told(found.attack)} by {found.attack.position}s {verb}: {'; '.join(each)}{ended}"
 
 
 def _facts(mean: Mean) -> dict[str, float | int | None]:

@@ -15,14 +15,19 @@ from isthmus.learn.optimizers import SGD
 
 
 def at_the_input(params: Params, num_features: int) -> str:
-    """Return the name of the first matrix with a row or a column for each feature; empty if there is none."""
-    return next((name for name, each in params.items() if each.ndim == 2 and num_features in each.shape), "")
+    """Return the name of the first matrix with a row or a column for each feature."""
+    for name, each in params.items():
+        if each.ndim == 2 and num_features in each.shape:
+            return name
+    raise NothingSeen(f"no matrix of what clients share has a row for each of the {num_features} features")
 
 
 def at_the_output(params: Params, num_classes: int) -> str:
-    """Return the name of the last vector with a number for each class; empty if there is none."""
+    """Return the name of the last vector with a number for each class."""
     ends = [name for name, each in params.items() if each.shape == (num_classes,)]
-    return ends[-1] if ends else ""
+    if not ends:
+        raise NothingSeen(f"no vector of what clients share has a number for each of the {num_classes} classes")
+    return ends[-1]
 
 
 def by_feature(matrix: Tensor, num_features: int) -> Tensor:

@@ -57,6 +57,8 @@ class LinksFromRows(Deciding):
 
     def guess(self, seen: Seen, known: Pairs) -> Tensor:
         """Return how much the rows and the features of each pair agree."""
+        if not known.ends:
+            raise NothingSeen("no client holds nodes that are connected")
         parts = []
         for client, ends in known.ends.items():
             rows = list(_rows(seen, client, len(known.features[client])))
@@ -66,11 +68,13 @@ class LinksFromRows(Deciding):
 
     def prior(self, known: Pairs, clients: Sequence[str]) -> Tensor:
         """Return how much the features agree."""
-        return torch.cat([ranks(correlation(known.features[each], ends)) for each, ends in known.ends.items()])
+        alike = [ranks(correlation(known.features[each], ends)) for each, ends in known.ends.items()]
+        return torch.cat(alike) if alike else torch.zeros(0)
 
     def truth(self, case: Case, known: Pairs) -> Tensor:
         """Return which pairs are connected: the first half of each client's."""
-        return torch.cat([torch.arange(ends.shape[1]) < ends.shape[1] // 2 for ends in known.ends.values()])
+        joined = [torch.arange(ends.shape[1]) < ends.shape[1] // 2 for ends in known.ends.values()]
+        return torch.cat(joined) if joined else torch.zeros(0, dtype=torch.bool)
 
 
 def _rows(seen: Seen, client: str, num_nodes: int) -> Iterator[Tensor]:

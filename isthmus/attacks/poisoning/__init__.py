@@ -7,6 +7,7 @@ Each is a frozen dataclass in a file of its own. Those of messages are guards to
 can stand first in a course's list.
 """
 
+from isthmus.attacks.poisoning.free_rider import FreeRider
 from isthmus.attacks.poisoning.inner_product import InnerProduct
 from isthmus.attacks.poisoning.label_flip import LabelFlip
 from isthmus.attacks.poisoning.little_is_enough import LittleIsEnough
@@ -16,9 +17,13 @@ from isthmus.attacks.poisoning.random_update import RandomUpdate
 from isthmus.attacks.poisoning.scaling import Scaling
 from isthmus.attacks.poisoning.sign_flip import SignFlip
 from isthmus.attacks.poisoning.stale import StaleReplies
+from isthmus.attacks.poisoning.subgraph_trigger import SubgraphTrigger
 from isthmus.attacks.poisoning.trigger import Trigger
+from isthmus.attacks.poisoning.wrong_edges import WrongEdges
+from isthmus.attacks.poisoning.wrong_gradients import WrongGradients
 
 POISONINGS: dict[str, type[Poisoning]] = {
+    "free_rider": FreeRider,
     "inner_product": InnerProduct,
     "label_flip": LabelFlip,
     "little_is_enough": LittleIsEnough,
@@ -26,11 +31,15 @@ POISONINGS: dict[str, type[Poisoning]] = {
     "scaling": Scaling,
     "sign_flip": SignFlip,
     "stale": StaleReplies,
+    "subgraph_trigger": SubgraphTrigger,
     "trigger": Trigger,
+    "wrong_edges": WrongEdges,
+    "wrong_gradients": WrongGradients,
 }
 
 __all__ = [
     "POISONINGS",
+    "FreeRider",
     "InnerProduct",
     "LabelFlip",
     "LittleIsEnough",
@@ -39,7 +48,10 @@ __all__ = [
     "Scaling",
     "SignFlip",
     "StaleReplies",
+    "SubgraphTrigger",
     "Trigger",
+    "WrongEdges",
+    "WrongGradients",
     "poisoned",
     "run_poisoned",
 ]

@@ -41,6 +41,7 @@ class Colluding(Poisoning):
     knowing: str = EVERYBODY
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         refuse_unknown(self, "knowing", KNOWN)
 
     @abstractmethod

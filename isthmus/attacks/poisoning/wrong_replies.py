@@ -30,6 +30,13 @@ class MessagePoisoning(Guard, Poisoning):
 
     from_round: int = 1
 
+    def problem(self, course: Course) -> str:
+        """Return why it cannot stand among a course's guards, or be audited there."""
+        if self not in course.guards:
+            return Poisoning.problem(self, course)
+        number = self.malicious
+        return f"malicious is {number}, and a guard must know who it is: name them in clients" if number else ""
+
     def of_course(self, course: Course) -> Course:
         """Return the course with this before all of its guards."""
         return replace(course, guards=(self, *course.guards))

@@ -108,6 +108,7 @@ def test_tables_and_files_say_it(carried: Any, tmp_path: Path) -> None:
 def test_words_are_by_message_and_name_what_nothing_reads(carried: Any) -> None:
     lines = in_words(carried, list(findings(carried)))
     assert any(line.startswith("from ModelUpdate.params a curious server learns which features") for line in lines)
+    assert any("(vocabulary: f1 " in line for line in lines)  # several attacks may be after the same
     assert "Evaluation.counts is seen by the server, and no attack here reads it" in lines
     assert not any("ModelUpdate.params is seen" in line for line in lines)
 

@@ -260,4 +260,7 @@ def test_ends_of_a_model_are_found_by_their_sizes() -> None:
     params = Simulation(made, toy_scenario(3)).initial.params
     assert params[at_the_input(params, 6)].shape in ((5, 6), (6, 5))
     assert at_the_output(params, 3) == [name for name, each in params.items() if each.shape == (3,)][-1]
-    assert at_the_input(params, 77) == at_the_output(params, 77) == ""
+    with pytest.raises(NothingSeen, match="a row for each of the 77 features"):
+        at_the_input(params, 77)
+    with pytest.raises(NothingSeen, match="a number for each of the 77 classes"):
+        at_the_output(params, 77)

@@ -136,3 +136,12 @@ def test_without_rows_nothing_is_seen_and_a_method_without_them_is_refused() -> 
         attack.guess(Seen(case.course, case.clients, {}, {}, (message,)), attack.known(case))
     assert "no reply of FedAvg has a row for each node" in attack.problem(toy_course(FedAvg()))
     assert not attack.problem(case.course)
+
+
+def test_where_nobody_holds_a_link_nothing_is_decided() -> None:
+    lonely = replace(toy_graph(9, num_features=5), edge_index=torch.zeros(2, 0, dtype=torch.int64))
+    case, attack = case_of(Scenario(lonely, {"a": lonely})), LinksFromRows()
+    known = attack.known(case)
+    assert len(attack.truth(case, known)) == len(attack.prior(known, case.clients)) == 0
+    with pytest.raises(NothingSeen, match="no client holds nodes that are connected"):
+        attack.guess(told(case, {"a": torch.ones(9, 3)}), known)
