@@ -24,7 +24,7 @@ SAGE = FedSagePlus(num_generated=2, pretrain_steps=2, max_nodes=6, cross_rounds=
 COURSES: dict[str, dict[str, Any]] = {
     "links_from_rows": {"course": toy_course(FedGL(), rounds=2, runtime="auto")},
     "vocabulary": {"scenario": toy_scenario(3, sparse=True)},
-    "property_inference": {"scenario": toy_scenario(3, client_without_edges=True)},
+    "property_inference": {"scenario": toy_scenario(3, sparse=True)},
     "words_of_one": {"scenario": toy_scenario(3, num_nodes=12, num_common=0, sparse=True)},
     "labels_from_rows": {"course": toy_course(FedGL(), rounds=2, runtime="auto")},
     "generated_features": {
@@ -38,7 +38,7 @@ COURSES: dict[str, dict[str, Any]] = {
 }
 SMALL: dict[str, Attack] = {
     "lira": Lira(shadows=4),
-    "property_inference": PropertyInference(which="degree", shadows=3),
+    "property_inference": PropertyInference(shadows=3),
 }
 COURSES |= {
     "read_rows": {
