@@ -69,6 +69,8 @@ def show(name: str, words: argparse.Namespace) -> None:
             carried = carry_out(made, folder, data_root=words.data_root, workers=words.workers)
             print(f"### {dataset}, {clients} clients\n\n{attack_table(list(findings(carried))).markdown()}")
             print(cost_table(carried).markdown(), flush=True)
+            if section.layout is not None:
+                print(section.layout(carried).markdown(), flush=True)
 
 
 if __name__ == "__main__":

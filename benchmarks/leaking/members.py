@@ -40,6 +40,7 @@ SECTIONS = {
         half_first_rounds,
         (GradientMembership(),),
         ((), (SecureSum(),)),
+        clients=(50,),
     ),
     "graph_members": Section(
         "FedAvg on graphs, half of them trained on",

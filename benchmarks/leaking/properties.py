@@ -51,6 +51,7 @@ SECTIONS = {
         OF_NODES,
         ((),),
         {"cora": Cora()},
+        (50, 5),
     ),
     "graph_properties": Section(
         "GCFL+ on graphs: updates of each client",

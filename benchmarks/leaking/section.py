@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 import isthmus as ist
 from isthmus.attacks import Attack
+from isthmus.attacks.audit.running import Carried
 from isthmus.attacks.audit.spec import Guards
 from isthmus.data.dataset import Dataset
 from isthmus.data.dividing import RatioSplit
 from isthmus.data.zoo.cora import Cora
 from isthmus.data.zoo.planetoid import CiteSeer
 from isthmus.learn.optimizers import SGD
+from isthmus.report.summary import Table
 
 DATASETS: dict[str, Dataset] = {"cora": Cora(), "citeseer": CiteSeer()}
 CLIENTS = (5, 50)
@@ -26,6 +28,7 @@ class Section:
         course:  makes a course of a dataset and a number of clients
         attacks: what is tried
         lines:   lists of guards; the first is what others are compared with
+        layout:  another table beside the usual one, if there is one
     """
 
     what: str
@@ -34,6 +37,7 @@ class Section:
     lines: tuple[Guards, ...]
     datasets: Mapping[str, Dataset] = field(default_factory=lambda: DATASETS)
     clients: tuple[int, ...] = CLIENTS
+    layout: Callable[[Carried], Table] | None = None
 
 
 def four_steps(**fields: object) -> ist.Course:

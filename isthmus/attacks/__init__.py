@@ -35,6 +35,8 @@ ATTACKS: dict[str, type[Attack]] = {
     "label_shares": LabelShares,
     "feature_span": FeatureSpan,
     "links_from_rows": LinksFromRows,
+    "dead_model": DeadModel,
+    "read_rows": ReadRows,
     "links_from_model": LinksFromModel,
     "link_influence": LinkInfluence,
     "property_inference": PropertyInference,
@@ -45,8 +47,6 @@ ATTACKS: dict[str, type[Attack]] = {
     "rated_items": RatedItems,
     "users_by_embeddings": UsersByEmbeddings,
     "hidden_gradients": HiddenGradients,
-    "dead_model": DeadModel,
-    "read_rows": ReadRows,
 }
 # Attacks stand above what builds parts from names, so their table is handed down. Some poisonings are guards as well.
 FAMILIES[Attack] = Family("attacks", ATTACKS, POISONINGS)

@@ -7,7 +7,7 @@ from typing import Any
 from isthmus.attacks import ATTACKS
 from isthmus.attacks.attack import Attack
 
-FEW: dict[str, dict[str, Any]] = {"lira": {"shadows": 4}}
+FEW: dict[str, dict[str, Any]] = {"lira": {"shadows": 4}, "property_inference": {"which": "degree", "shadows": 3}}
 
 
 def small(name: str) -> Attack:

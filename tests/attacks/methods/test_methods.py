@@ -202,7 +202,8 @@ def test_what_a_method_does_not_send_is_refused_and_without_messages_nothing_is_
     assert "FedAvg" in attack.problem(toy_course(FedAvg()))
     algorithms: dict[str, Any] = {"R": FedGNN(), "U": FedGNN(), "H": GFLAPPNP(), "L": FedGL()}
     algorithm = algorithms.get(type(attack).__name__[0], FedSagePlus())
-    assert not attack.problem(toy_course(algorithm))
+    ratings = RATINGS if isinstance(algorithm, FedGNN) else {}
+    assert not attack.problem(toy_course(algorithm, **ratings))
     case = Case(toy_course(algorithm), toy_scenario(3))
     if not isinstance(attack, RatedItems | UsersByEmbeddings):
         blind = Seen(case.course, case.clients, {}, {}, ())
