@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 import torch
-from leaking import every, inputs, links, malice, members, methods, properties
+from leaking import every, inputs, links, malice, members, methods, properties, rebuilding
 from leaking.section import Section
 
 from isthmus.algorithms import ALGORITHMS
@@ -24,6 +24,7 @@ from isthmus.attacks.audit.table import attack_table, cost_table, findings
 
 SECTIONS: dict[str, Section] = {
     **inputs.SECTIONS,
+    **rebuilding.SECTIONS,
     **links.SECTIONS,
     **members.SECTIONS,
     **methods.SECTIONS,
@@ -66,9 +67,11 @@ def show(name: str, words: argparse.Namespace) -> None:
             course = section.course(dataset=part, num_clients=clients)
             made = Audit(course, section.attacks, section.lines, seeds)
             folder = words.out / f"{name}-{dataset}-{clients}"
-            carried = carry_out(made, folder, data_root=words.data_root, workers=words.workers)
+            carried = carry_out(made, folder, data_root=words.data_root, workers=words.workers, load=section.load)
             print(f"### {dataset}, {clients} clients\n\n{attack_table(list(findings(carried))).markdown()}")
             print(cost_table(carried).markdown(), flush=True)
+            if section.layout is not None:
+                print(section.layout(carried).markdown(), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from __future__ import annotations
 import isthmus as ist
 from isthmus.algorithms import FedSagePlus
 from isthmus.attacks import DeadModel, ReadRows
-from isthmus.attacks.audit.spec import Guards
+from isthmus.attacks.audit.running import Carried
+from isthmus.attacks.audit.spec import Guards, guards_told, told
+from isthmus.attacks.audit.table import Found, Mean, findings
 from isthmus.attacks.poisoning import (
     FreeRider,
     LabelFlip,
@@ -19,6 +21,7 @@ from isthmus.attacks.poisoning import (
     WrongEdges,
     WrongGradients,
 )
+from isthmus.attacks.spoiling import CLEAN_ACCURACY, SUCCESS
 from isthmus.core.folding import (
     Bulyan,
     CentredClipping,
@@ -36,7 +39,7 @@ from isthmus.learn.batching import MiniBatch
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.learn.tasks import GraphClassification
 from isthmus.models import GCN, GIN, MLP, SAGE, MLPDecoder, ModelSpec
-from isthmus.models.readouts import SumPool
+from isthmus.models.readouts import SumReadout
 from isthmus.privacy import (
     ClientDP,
     DistanceToMedian,
@@ -47,6 +50,7 @@ from isthmus.privacy import (
     SaneModel,
     SecureSum,
 )
+from isthmus.report.summary import Table
 from leaking.section import DATASETS, Section
 
 LAST = EarlyStopping(patience=0, keep="last")
@@ -74,7 +78,7 @@ def graphs(**fields: object) -> ist.Course:
         splitter=RandomSplitter(),
         task=GraphClassification(),
         batching=MiniBatch(),
-        model=ModelSpec(GIN(hidden=32, dropout=0.0), readout=SumPool(), decoder=MLPDecoder()),
+        model=ModelSpec(GIN(hidden=32, dropout=0.0), readout=SumReadout(), decoder=MLPDecoder()),
         algorithm=ist.FedAvg(local_steps=1, step_unit="epoch", optimizer=Adam(lr=0.01)),
         **fields,
     )
@@ -92,6 +96,39 @@ def mending(**fields: object) -> ist.Course:
     algorithm = FedSagePlus(cross_rounds=10)
     model = ModelSpec(SAGE(hidden=32, dropout=0.3))
     return ist.Course(rounds=5, evaluate_every=5, stopping=LAST, algorithm=algorithm, model=model, **fields)
+
+
+def beside_each_other(carried: Carried) -> Table:
+    """Return a row for each list of guards: accuracy without attack; success (without) / accuracy; in %."""
+    attacks = carried.audit.attacks
+    rows = []
+    for guards in carried.audit.lines:
+        found = {each.attack: each for each in findings(carried) if each.guards == guards_told(guards)}
+        if found:
+            clean = next(iter(found.values())).priors[CLEAN_ACCURACY]
+            rows.append((label(guards), _percent(clean), *(_cell(found.get(attack)) for attack in attacks)))
+    return Table(("fold or check", "nobody", *map(told, attacks)), tuple(rows))
+
+
+def label(guards: Guards) -> str:
+    """Return a list of guards in a few words: a fold by its own name."""
+    names = [told(guard.by) if isinstance(guard, RobustFold) else told(guard) for guard in guards]
+    return ", ".join(names) or "mean"
+
+
+def _cell(found: Found | None) -> str:
+    if found is None:
+        return "-"
+    score = found.scores[SUCCESS]
+    more = (
+        "" if score.number == found.priors[SUCCESS].number else f" ({score.number} of {found.priors[SUCCESS].number})"
+    )
+    prior = _percent(found.priors[SUCCESS])
+    return f"{_percent(score)} ({prior}) / {_percent(found.scores[CLEAN_ACCURACY])}{more}"
+
+
+def _percent(mean: Mean) -> str:
+    return f"{100.0 * mean.value:.1f}" if mean.number else "no model"
 
 
 def folds(malicious: int, clients: int) -> tuple[Guards, ...]:
@@ -143,7 +180,15 @@ SECTIONS = {
         CORA,
         (50,),
     ),
-    "poison-few": Section("Malicious clients, 1 and 2 of 5", nodes, FEW, (*folds(1, 5), *FLTRUST, *CHECKS), CORA, (5,)),
+    "poison-few": Section(
+        "Malicious clients, 1 and 2 of 5",
+        nodes,
+        FEW,
+        (*folds(1, 5), *FLTRUST, *CHECKS),
+        CORA,
+        (5,),
+        layout=beside_each_other,
+    ),
     "poison-graphs": Section(
         "Malicious clients, 1 and 2 of 5, that plant small graphs",
         graphs,
@@ -154,6 +199,7 @@ SECTIONS = {
         (*folds(1, 5), *CHECKS[:2]),
         {"proteins": PROTEINS(normalize_features=True)},
         (5,),
+        layout=beside_each_other,
     ),
     "poison-many": Section(
         "Malicious clients, 5 of 50",
@@ -162,6 +208,7 @@ SECTIONS = {
         (*folds(5, 50), *FLTRUST, *CHECKS),
         CORA,
         (50,),
+        layout=beside_each_other,
     ),
     "poison-other": Section(
         "Malicious clients, 1 and 2 of 5, that poison otherwise",
@@ -170,6 +217,7 @@ SECTIONS = {
         ((), (RobustFold(Median()),), (RobustFold(GeometricMedian()),), *CHECKS[:3]),
         CORA,
         (5,),
+        layout=beside_each_other,
     ),
     "poison-generators": Section(
         "Malicious clients, 1 and 2 of 5, that turn the others' generators",
@@ -182,8 +230,15 @@ SECTIONS = {
         ),
         CORA,
         (5,),
+        layout=beside_each_other,
     ),
     "poison-citeseer": Section(
-        "Malicious clients, 1 and 2 of 5", nodes, FEW, (*folds(1, 5), *FLTRUST, *CHECKS), CITESEER, (5,)
+        "Malicious clients, 1 and 2 of 5",
+        nodes,
+        FEW,
+        (*folds(1, 5), *FLTRUST, *CHECKS),
+        CITESEER,
+        (5,),
+        layout=beside_each_other,
     ),
 }

@@ -124,8 +124,9 @@ class FedEx(Algorithm[ArmState]):
             raise ValueError(
                 f"inner is {kind.__name__}, whose round is another than FedAvg's; FedAvg and FedProx will do"
             )
-        if self.inner.fold != weighted_mean:
-            raise ValueError(f"inner.fold is {self.inner.fold!r}, but what is known of arms are sums; leave it out")
+        fold = getattr(self.inner, "fold", weighted_mean)
+        if fold != weighted_mean:
+            raise ValueError(f"inner.fold is {fold!r}, but what is known of arms are sums; leave it out")
         refuse(not self.rates, self, "rates", "it needs a factor, [1.0] for none")
         refuse(not 0.0 <= self.discount <= 1.0, self, "discount", "it must be from 0 to 1")
         refuse(self.settled < 0, self, "settled", "it must be at least 0")

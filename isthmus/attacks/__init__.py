@@ -7,8 +7,13 @@ guess; `poisoning/` has clients that spoil a course by what they send or learn f
 from isthmus.attacks.attack import Attack
 from isthmus.attacks.crafting.dead_model import DeadModel
 from isthmus.attacks.crafting.read_rows import ReadRows
+from isthmus.attacks.inputs.class_generator import ClassGenerator
+from isthmus.attacks.inputs.class_inversion import ClassInversion
+from isthmus.attacks.inputs.edges_by_matching import EdgesByMatching
 from isthmus.attacks.inputs.feature_span import FeatureSpan
+from isthmus.attacks.inputs.grain.graph_from_gradient import GraphFromGradient
 from isthmus.attacks.inputs.label_shares import LabelShares
+from isthmus.attacks.inputs.matching import FeaturesByMatching
 from isthmus.attacks.inputs.words import Vocabulary
 from isthmus.attacks.links.from_model import LinksFromModel
 from isthmus.attacks.links.from_rows import LinksFromRows
@@ -34,6 +39,11 @@ ATTACKS: dict[str, type[Attack]] = {
     "vocabulary": Vocabulary,
     "label_shares": LabelShares,
     "feature_span": FeatureSpan,
+    "features_by_matching": FeaturesByMatching,
+    "edges_by_matching": EdgesByMatching,
+    "graph_from_gradient": GraphFromGradient,
+    "class_inversion": ClassInversion,
+    "class_generator": ClassGenerator,
     "links_from_rows": LinksFromRows,
     "dead_model": DeadModel,
     "read_rows": ReadRows,
@@ -54,10 +64,15 @@ FAMILIES[Attack] = Family("attacks", ATTACKS, POISONINGS)
 __all__ = [
     "ATTACKS",
     "Attack",
+    "ClassGenerator",
+    "ClassInversion",
     "DeadModel",
+    "EdgesByMatching",
     "FeatureSpan",
+    "FeaturesByMatching",
     "GeneratedFeatures",
     "GradientMembership",
+    "GraphFromGradient",
     "HiddenGradients",
     "LabelShares",
     "LabelsFromRows",

@@ -9,22 +9,36 @@ import pytest
 import torch
 
 from isthmus.algorithms import FedAvg, FedGL, FedGNN, FedSagePlus
-from isthmus.attacks import ATTACKS, LossThreshold, Vocabulary
+from isthmus.attacks import (
+    ATTACKS,
+    ClassGenerator,
+    EdgesByMatching,
+    FeaturesByMatching,
+    GraphFromGradient,
+    LossThreshold,
+    Vocabulary,
+)
 from isthmus.attacks.attack import Attack, Case, Seen
 from isthmus.attacks.membership.lira import Lira
 from isthmus.attacks.poisoning import POISONINGS
 from isthmus.attacks.properties.from_updates import PropertyInference
 from isthmus.learn.optimizers import SGD
-from isthmus.models import MLP, ModelSpec
+from isthmus.models import GCN, MLP, LinearDecoder, ModelSpec
 from isthmus.testing import ATTACK_CHECKS, check_attack, toy_course, toy_scenario
 from tests.attacks.methods.courses import RATINGS, gfl_course, hosts_scenario, ratings_scenario
 from tests.quick import quick
 
+STEP = FedAvg(local_steps=1, optimizer=SGD(lr=0.1))
+PLAIN = toy_course(STEP, rounds=2, runtime="auto", model=ModelSpec(GCN(hidden=5, dropout=0.0)))
+ALONE = toy_course(STEP, rounds=1, model=ModelSpec(GCN(hidden=40, dropout=0.0), decoder=LinearDecoder(), activate=True))
 SAGE = FedSagePlus(num_generated=2, pretrain_steps=2, max_nodes=6, cross_rounds=1)
 COURSES: dict[str, dict[str, Any]] = {
+    "features_by_matching": {"course": PLAIN, "scenario": toy_scenario(3, sparse=True)},
+    "edges_by_matching": {"course": PLAIN},
+    "graph_from_gradient": {"course": ALONE},
     "links_from_rows": {"course": toy_course(FedGL(), rounds=2, runtime="auto")},
     "vocabulary": {"scenario": toy_scenario(3, sparse=True)},
-    "property_inference": {"scenario": toy_scenario(3, client_without_edges=True)},
+    "property_inference": {"scenario": toy_scenario(3, sparse=True)},
     "words_of_one": {"scenario": toy_scenario(3, num_nodes=12, num_common=0, sparse=True)},
     "labels_from_rows": {"course": toy_course(FedGL(), rounds=2, runtime="auto")},
     "generated_features": {
@@ -38,7 +52,11 @@ COURSES: dict[str, dict[str, Any]] = {
 }
 SMALL: dict[str, Attack] = {
     "lira": Lira(shadows=4),
-    "property_inference": PropertyInference(which="degree", shadows=3),
+    "property_inference": PropertyInference(shadows=3),
+    "features_by_matching": FeaturesByMatching(steps=5),
+    "edges_by_matching": EdgesByMatching(steps=5),
+    "graph_from_gradient": GraphFromGradient(steps=50),
+    "class_generator": ClassGenerator(every=1, steps=2),
 }
 COURSES |= {
     "read_rows": {

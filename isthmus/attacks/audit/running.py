@@ -24,6 +24,7 @@ from isthmus.attacks.listening import Overhearing
 from isthmus.attacks.poisoning.poisoned import marks, poisoned, tampered_with
 from isthmus.attacks.spoiling import Spoiling
 from isthmus.config.build import describe
+from isthmus.config.course import Course
 from isthmus.core.codec import decode_own, encode
 from isthmus.core.errors import BadInput, CourseFailed, IsthmusError, TooFewReplies
 from isthmus.core.outside import data_root as locate_data
@@ -42,6 +43,7 @@ FAILED = "failed"
 
 Row = Mapping[str, Any]
 Say = Callable[[str], None]
+Load = Callable[[Course, Path], Scenario]
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,16 @@ def carry_out(
     data_root: str | Path | None = None,
     workers: int | None = None,
     say: Say = lambda text: None,
+    load: Load = load_scenario,
 ) -> Carried:
-    """Run what is not finished yet and return everything that was found."""
+    """Run what is not finished yet and return everything that was found.
+
+    `load` says who holds what in a course; shadows in processes of their own have it from the course.
+    """
     attacks = require_attackable(audit)
     rows = _Rows(audit, folder)
     root = locate_data(data_root)
-    data = _LastScenario(root)
+    data = _LastScenario(root, load)
     for cell in audit.cells():
         missing = [attack for attack in attacks if rows.of_attack(cell, attack) is None]
         course = rows.of_course(cell)
@@ -94,8 +100,8 @@ def carry_out(
 class _LastScenario:
     """Keeps the data of the last seed."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, load: Load) -> None:
+        self.root, self.load = root, load
         self._kept: tuple[int, Scenario] | None = None
 
     def of(self, cell: Cell) -> Scenario:
@@ -103,7 +109,7 @@ class _LastScenario:
         seed = cell.course.seed
         if self._kept is None or self._kept[0] != seed:
             with torch_threads(cell.course.threads):
-                self._kept = (seed, load_scenario(cell.course, self.root))
+                self._kept = (seed, self.load(cell.course, self.root))
         return self._kept[1]
 
 

@@ -22,7 +22,7 @@ class FeatureSpan(Naming):
 
     The gradient of a linear first layer is X^T C, where row i of C is what reaches node i from the loss. If no more
     nodes are reached than the layer has outputs, and their rows are independent, each reached node's features lie in
-    the span of the columns, and hardly anybody else's do.
+    the span of the columns, and hardly anybody else's do. Features that several nodes share tell of none of them.
 
     Fields:
         rank:      directions whose singular value is below this share of the largest are rounding
@@ -56,16 +56,18 @@ class FeatureSpan(Naming):
 
     def guess(self, seen: Seen, known: Tensor) -> dict[str, Tensor]:
         """Return which nodes lie in the span of each client's gradient."""
-        return {client: self._in_span(seen, client, known) for client in seen.clients}
+        single, thin = alone(known), known.to_sparse_csr()  # of words, few are in a text
+        return {client: self._in_span(seen, client, known.shape[1], thin) & single for client in seen.clients}
 
-    def _in_span(self, seen: Seen, client: str, x: Tensor) -> Tensor:
+    def _in_span(self, seen: Seen, client: str, number: int, x: Tensor) -> Tensor:
         sent, back = first_update(seen, client)
-        name = at_the_input(back, x.shape[1])
-        gradient = by_feature(without_decay(sent[name], back[name], seen.course), x.shape[1])
+        name = at_the_input(back, number)
+        gradient = by_feature(without_decay(sent[name], back[name], seen.course), number)
         directions, lengths, _ = torch.linalg.svd(gradient, full_matrices=False)
         basis = directions[:, lengths > self.rank * lengths[0].clamp_min(1e-30)]
-        left: Tensor = (x - (x @ basis) @ basis.t()).norm(dim=1)
-        return torch.lt(left, self.tolerance) & x.any(dim=1)
+        # Rows of x are of length 1, or 0; what is inside and what is outside make up a right angle.
+        inside: Tensor = (x @ basis).square().sum(dim=1)
+        return torch.gt(inside, 1.0 - self.tolerance**2)
 
     def prior(self, known: Tensor, clients: Sequence[str]) -> dict[str, Tensor]:
         """Return nobody: without a gradient no node is more a client's than another's."""
@@ -78,3 +80,9 @@ class FeatureSpan(Naming):
             found[client] = torch.zeros(len(known), dtype=torch.bool)
             found[client][part.node_ids] = True
         return found
+
+
+def alone(x: Tensor) -> Tensor:
+    """Return which rows no other row is equal to, (rows,)."""
+    _, which, counts = torch.unique(x, dim=0, return_inverse=True, return_counts=True)
+    return torch.eq(counts[which], 1)

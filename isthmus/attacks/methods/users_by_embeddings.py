@@ -51,6 +51,8 @@ class UsersByEmbeddings(Naming):
         """Return that no users are sent."""
         if not isinstance(course.algorithm, FedGNN) or not course.algorithm.expand_every:
             return f"{type(course.algorithm).__name__} sends no users' embeddings (fedgnn with expand_every)"
+        if not issubclass(LinkGraph, course.task.data_type):
+            return f"users are ends of links, and {type(course.task).__name__} is about {course.task.data_type.item}s"
         return ""
 
     def wants(self, at: Position, request: type[Request[Any]]) -> bool:

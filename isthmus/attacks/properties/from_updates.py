@@ -130,7 +130,7 @@ class PropertyInference(Shadowed, Deciding):
                 rows.append(row)
                 values.append(measure(part, whole))
         if not rows:
-            raise NothingSeen("clients send no parameters")
+            raise NothingSeen("clients send no parameters in the rounds that it would read")
         return {"rows": torch.stack(rows), "values": torch.tensor(values)}
 
     def guess(self, seen: Seen, known: Divisions) -> Tensor:
@@ -163,12 +163,14 @@ class PropertyInference(Shadowed, Deciding):
 
 def summary(seen: Seen, client: str) -> Tensor | None:
     """Return what a client's updates say in short, in the mean over them, (numbers,); None if there is none."""
-    found = []
+    found: dict[int, list[Tensor]] = {}
     for message in seen.about(client, "params"):
         sent, back = getattr(message.request, "params", None), getattr(message.reply, "params", None)
         if sent and back:
-            found.append(_in_short({name: back[name] - sent[name] for name in sent if name in back}))
-    return torch.stack(found).mean(dim=0) if found else None
+            row = _in_short({name: back[name] - sent[name] for name in sent if name in back})
+            found.setdefault(len(row), []).append(row)
+    # A method that sends several kinds of parameters (an encoder, then a head) is known by all of them.
+    return torch.cat([torch.stack(rows).mean(dim=0) for _, rows in sorted(found.items())]) if found else None
 
 
 def _in_short(update: Params) -> Tensor:

@@ -210,6 +210,25 @@ def test_nodes_that_the_loss_reaches_are_found_and_no_others(decay: float) -> No
         assert not prior[client].any()
 
 
+def test_nodes_that_share_their_features_are_not_named() -> None:
+    x = torch.randn(48, 200, generator=torch.Generator().manual_seed(0))
+    x[1::2] = x[::2]
+    guess, _, _ = attacked(spanning(), FeatureSpan(rank=1e-5), with_features(toy_scenario(3), x))
+    assert not any(bool(named.any()) for named in guess.values())
+
+
+def test_features_lie_in_a_span_if_their_whole_length_does() -> None:
+    # One client with one node: its gradient has the direction of its features, which are apart from all others'.
+    x = torch.eye(4)[[0, 1, 2, 3]] + 0.2
+    before = torch.zeros(4, 3)
+    moved = (x[1:3].t() @ torch.tensor([[1.0, 2.0, 0.0], [0.0, 1.0, -1.0]])).double()
+    message = Message(Position(0, 1, 0), {"a": TrainModel({"w": before})}, ModelUpdate({"w": before + moved}, 1.0))
+    made = course(FedAvg(local_steps=1, optimizer=SGD(lr=0.1)))
+    seen = Seen(made, ("a",), {"w": before}, {}, (message,))
+    known = torch.nn.functional.normalize(x.double())
+    assert FeatureSpan().guess(seen, known)["a"].tolist() == [False, True, True, False]
+
+
 def reached(part: Graph) -> set[int]:
     """Return the nodes that are at most two steps from one that is trained on, by their places in the whole."""
     near = set(part.masks["train"].nonzero().flatten().tolist())

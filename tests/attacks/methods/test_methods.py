@@ -140,6 +140,14 @@ def test_users_are_named_by_their_embeddings_and_noise_stops_it() -> None:
     assert scored(UsersByEmbeddings(), noisy)["recall"] == 0.0
 
 
+def test_embeddings_are_made_by_the_model_that_was_sent() -> None:
+    case, attack = Case(toy_course(FedGNN(), num_clients=2, **RATINGS), ratings_scenario()), UsersByEmbeddings()
+    known, seen = attack.known(case), heard(attack, case)
+    params = seen.messages[0].request.params  # type: ignore[attr-defined]
+    twice = {name: 2.0 * tensor for name, tensor in params.items()}
+    assert torch.allclose(attack._made(seen, known, twice), 2.0 * attack._made(seen, known, params))
+
+
 # ---- GFL-APPNP
 
 
@@ -194,7 +202,8 @@ def test_what_a_method_does_not_send_is_refused_and_without_messages_nothing_is_
     assert "FedAvg" in attack.problem(toy_course(FedAvg()))
     algorithms: dict[str, Any] = {"R": FedGNN(), "U": FedGNN(), "H": GFLAPPNP(), "L": FedGL()}
     algorithm = algorithms.get(type(attack).__name__[0], FedSagePlus())
-    assert not attack.problem(toy_course(algorithm))
+    ratings = RATINGS if isinstance(algorithm, FedGNN) else {}
+    assert not attack.problem(toy_course(algorithm, **ratings))
     case = Case(toy_course(algorithm), toy_scenario(3))
     if not isinstance(attack, RatedItems | UsersByEmbeddings):
         blind = Seen(case.course, case.clients, {}, {}, ())

@@ -68,7 +68,9 @@ def require_whole(data: Any) -> None:
 
 
 def test_on_nodes_of_a_graph_the_trigger_takes_the_place_of_the_edges_between_them() -> None:
-    data, trigger = graph_set(), SubgraphTrigger(ONE, how="replace", size=3, density=1.0)
+    data, trigger = graph_set(), SubgraphTrigger(ONE, how="replace", size=4, density=0.5)
+    part = trigger.pairs(0).t().tolist()
+    assert 0 < len(part) < 6
     found = trigger.planted(data, torch.tensor([0, 2]), (0,))
     require_whole(found)
     assert torch.equal(found.x, data.x) and torch.equal(found.node_start, data.node_start)
@@ -77,15 +79,12 @@ def test_on_nodes_of_a_graph_the_trigger_takes_the_place_of_the_edges_between_th
         if item in (1, 3):
             assert before == after
             continue
-        nodes = range(end - start)
-        # Three nodes are all connected, and what else there is has an end outside of them.
-        fits = [
-            chosen
-            for chosen in itertools.combinations(nodes, 3)
-            if after
-            == {(a, b) for a, b in before if not {a, b} <= set(chosen)}
-            | {(a, b) for a in chosen for b in chosen if a != b}
-        ]
+        # On some four nodes are the trigger's edges and no others, and what else there is has an end outside of them.
+        fits = []
+        for chosen in itertools.permutations(range(end - start), 4):
+            new = {(chosen[a], chosen[b]) for a, b in part}
+            kept = {(a, b) for a, b in before if not {a, b} <= set(chosen)}
+            fits += [chosen] * (after == kept | new | {(b, a) for a, b in new})
         assert fits
 
 

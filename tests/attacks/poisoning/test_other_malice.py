@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -162,3 +164,9 @@ def test_without_generators_it_cannot_be_tried() -> None:
 def test_impossible_settings_are_refused(make: Any, field: str) -> None:
     with pytest.raises(ValueError, match=field):
         make()
+
+
+def test_the_python_of_the_page_on_malicious_parties_runs() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "attacks" / "malicious.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(block, "docs/attacks/malicious.md", "exec"), {"__name__": "malicious"})
