@@ -26,7 +26,7 @@ def few_rounds(**fields: object) -> ist.Course:
 
 def of_graphs(**fields: Any) -> ist.Course:
     """Return GCFL+ on graphs: the server looks at each client's updates."""
-    words = [*OF_GRAPHS, "algorithm.name=gcfl_plus", "rounds=5", "evaluate_every=5"]
+    words = [*OF_GRAPHS, "algorithm.name=gcfl_plus", "algorithm.optimizer.lr=0.01", "rounds=5", "evaluate_every=5"]
     return replace(load_course(None, words, say=lambda text: None), **fields)
 
 
