@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from guarding.dp import HEAD, node_dp_within
 
 import isthmus as ist
 from isthmus.algorithms import FedGAP
 from isthmus.attacks import GradientMembership, Lira, LossThreshold
-from isthmus.data.splitters.random import RandomSplitter
+from isthmus.config.load import load_course
 from isthmus.data.zoo.tu import PROTEINS
 from isthmus.learn.optimizers import Adam
 from isthmus.privacy import SecureSum
-from leaking.section import HALF, Section, half
+from leaking.section import HALF, OF_GRAPHS, Section, half
 
 
 def gap(**fields: object) -> ist.Course:
@@ -20,12 +23,11 @@ def gap(**fields: object) -> ist.Course:
     return ist.Course(rounds=30, evaluate_every=30, masks=HALF, algorithm=algorithm, model=HEAD, **fields)
 
 
-def half_of_graphs(**fields: object) -> ist.Course:
-    """Return FedAvg on graphs, half of which are trained on."""
+def half_of_graphs(**fields: Any) -> ist.Course:
+    """Return FedAvg on graphs, half of which are trained on; the model is the one for graphs."""
+    words = [*OF_GRAPHS, "rounds=50", "evaluate_every=50"]
     algorithm = ist.FedAvg(local_steps=4, optimizer=Adam(lr=0.005))
-    return ist.Course(
-        rounds=50, evaluate_every=50, masks=HALF, splitter=RandomSplitter(), algorithm=algorithm, **fields
-    )
+    return replace(load_course(None, words, say=lambda text: None), masks=HALF, algorithm=algorithm, **fields)
 
 
 def half_first_rounds(**fields: object) -> ist.Course:

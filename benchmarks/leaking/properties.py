@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import isthmus as ist
 from isthmus.attacks import LabelShares, PropertyInference, WordsOfOne
+from isthmus.config.load import load_course
 from isthmus.core.random import UniformSampling
-from isthmus.data.splitters.random import RandomSplitter
 from isthmus.data.zoo.cora import Cora
 from isthmus.data.zoo.tu import PROTEINS
 from isthmus.learn.optimizers import SGD
 from isthmus.privacy import SecureSum
-from leaking.section import Section
+from leaking.section import OF_GRAPHS, Section
 
 # The classifier and its settings are those that were written first; none was chosen by a score.
 OF_NODES = tuple(PropertyInference(which=which) for which in ("homophily", "degree", "minority"))
@@ -21,11 +24,10 @@ def few_rounds(**fields: object) -> ist.Course:
     return ist.Course(rounds=2, evaluate_every=2, **fields)
 
 
-def of_graphs(**fields: object) -> ist.Course:
+def of_graphs(**fields: Any) -> ist.Course:
     """Return GCFL+ on graphs: the server looks at each client's updates."""
-    return ist.Course(
-        rounds=5, evaluate_every=5, splitter=RandomSplitter(), algorithm=ist.algorithms.GCFLPlus(), **fields
-    )
+    words = [*OF_GRAPHS, "algorithm.name=gcfl_plus", "algorithm.optimizer.lr=0.01", "rounds=5", "evaluate_every=5"]
+    return replace(load_course(None, words, say=lambda text: None), **fields)
 
 
 def some_of_many(**fields: object) -> ist.Course:

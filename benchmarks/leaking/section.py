@@ -60,3 +60,14 @@ HALF = RatioSplit(train=0.5, val=0.1, test=0.4)
 def half(**fields: object) -> ist.Course:
     """Return FedAvg where half of the nodes are trained on."""
     return ist.Course(rounds=100, evaluate_every=100, masks=HALF, **fields)
+
+
+# What learns from graphs needs beside its dataset, as a command line has it.
+OF_GRAPHS = (
+    "dataset.name=proteins",
+    "splitter.name=random",
+    "task.name=graph_classification",
+    "model.gnn.name=gin",
+    "model.readout.name=mean",
+    "model.decoder.name=linear",
+)
