@@ -107,6 +107,13 @@ def test_what_is_filled_stays_filled(
         fill(Filling.of(other, (0.5, 1.0)), tmp_path / "t")
 
 
+@pytest.mark.slow
+def test_two_processes_fill_it_as_one_does(filled: tuple[Curves, Path], tmp_path: Path) -> None:
+    curves = fill(Filling.of(study(), (0.5, 1.0)), tmp_path / "out", workers=2)
+    for name in ("values", "kept", "final", "down", "up"):
+        np.testing.assert_array_equal(getattr(curves, name), getattr(filled[0], name))
+
+
 def test_only_seeds_that_are_whole_are_in_a_table(filled: tuple[Curves, Path]) -> None:
     _, folder = filled
     made = Filling.of(study(), (0.5, 1.0))
