@@ -49,7 +49,7 @@ class Limits:
     wide: int = 20_000
     steps: int = 50_000
     sizes: int = 4
-    checks: int = 30
+    checks: int = 100
 
 
 @dataclass(frozen=True, eq=False)

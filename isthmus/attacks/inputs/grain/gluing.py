@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 
 @dataclass(frozen=True)
@@ -185,11 +186,8 @@ def _less(lacks: Counter[int], label: int) -> None:
         del lacks[label]
 
 
-def first_right(graphs: Iterator[Glued], right: Callable[[Glued], bool], checks: int) -> Glued | None:
-    """Return the first graph that is right, of so many; None where there is none."""
-    for number, graph in enumerate(graphs):
-        if number >= checks:
-            return None
+def all_right(graphs: Iterator[Glued], right: Callable[[Glued], bool], checks: int) -> Iterator[Glued]:
+    """Yield the graphs that are right, of the first so many."""
+    for graph in islice(graphs, checks):
         if right(graph):
-            return graph
-    return None
+            yield graph

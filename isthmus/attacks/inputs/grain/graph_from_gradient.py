@@ -5,6 +5,8 @@ After Drencheva, Petrov, Baader, Dimitrov and Vechev, "GRAIN: Exact graph recons
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -16,7 +18,7 @@ from isthmus.attacks.attack import CURIOUS_SERVER, Attack, Case, Seen
 from isthmus.attacks.inputs.dense import DenseGCN, in_double, model_problem, weight
 from isthmus.attacks.inputs.grain.blocks import Kinds, Limits
 from isthmus.attacks.inputs.grain.search import LossOf, Sought, of_answers, of_classes, rebuilt
-from isthmus.attacks.inputs.grain.small_graph import SmallGraph, alike, same
+from isthmus.attacks.inputs.grain.small_graph import SmallGraph, alike, rings, same
 from isthmus.attacks.inputs.layers import first_update, steps_problem, without_decay
 from isthmus.attacks.measures import mean_of
 from isthmus.config.course import Course
@@ -27,6 +29,10 @@ from isthmus.data.graph import Graph
 from isthmus.data.graph_set import GraphSet
 from isthmus.learn.tasks import GraphBinary, GraphClassification, NodeClassification
 from isthmus.models.decoders import MLPDecoder
+
+# Of so many graphs that nobody holds rings are known, and how likely one is that none of them has.
+EXAMPLES = 200
+RARE = 1e-5
 
 LOSSES: dict[type[Any], LossOf] = {
     NodeClassification: of_classes,
@@ -42,10 +48,16 @@ class Nodes:
     Fields:
         kinds:   what single nodes can be: features with a number of neighbours
         drawn:   by client, a graph of the data, drawn at random
+        rings:   of a set of graphs, which share of edges is in a ring of each size, for some of them
     """
 
     kinds: Kinds
     drawn: Mapping[str, SmallGraph]
+    rings: Mapping[int, float]
+
+    def likelihood(self, graph: SmallGraph) -> float:
+        """Return the logarithm of how likely the rings of a graph are."""
+        return sum(number * math.log(self.rings.get(size, RARE)) for size, number in rings(graph).items())
 
 
 @dataclass(frozen=True)
@@ -58,8 +70,8 @@ class GraphFromGradient(Attack):
        their neighbours are counted by least squares without negative numbers. This is not in the paper.
     4. Nodes are put together depth first until each has its neighbours, and the gradient of all weights is right.
 
-    It finds graphs of fewer nodes than the layers have columns, with A + I regular: else rows lie in no span. Two
-    graphs whose nodes see the same within two hops have the same gradient, and the first is taken.
+    It finds graphs of fewer nodes than the layers have columns, with A + I regular: else rows lie in no span. Graphs
+    whose nodes see the same within two hops have the same gradient; of these it takes the one with the usual rings.
 
     Fields:
         degree_columns: so many columns of the features, the last ones, say how many neighbours a node has in the
@@ -73,7 +85,7 @@ class GraphFromGradient(Attack):
 
     position: ClassVar[str] = CURIOUS_SERVER
     learns: ClassVar[str] = "the graph that a client trains on, with its features"
-    knows: ClassVar[str] = "which features nodes of such data can have, with how many neighbours"
+    knows: ClassVar[str] = "which features nodes of such data can have, with how many neighbours, and usual rings"
     reads: ClassVar[tuple[str, ...]] = ("params",)
     measures: ClassVar[tuple[str, ...]] = ("exact", "nodes", "one hop", "two hops")
 
@@ -115,7 +127,8 @@ class GraphFromGradient(Attack):
         """Return the kinds of nodes in the whole data, and a graph drawn from it for each client."""
         whole = case.scenario.whole
         kinds = kinds_of(whole.x.to_dense(), whole.edge_index, self.degree_columns)
-        return Nodes(kinds, {client: drawn(case, client, self.degree_columns) for client in case.clients})
+        examples = {client: drawn(case, client, self.degree_columns) for client in case.clients}
+        return Nodes(kinds, examples, shares_of_rings(case))
 
     def guess(self, seen: Seen, known: Nodes) -> dict[str, SmallGraph]:
         """Return the graph of each client; where none is found, the one that was drawn."""
@@ -135,7 +148,7 @@ class GraphFromGradient(Attack):
         loss, limits = LOSSES[type(seen.course.task)], Limits(steps=self.steps)
         model = DenseGCN.of(seen.course)
         sought = Sought(model, in_double(sent), gradient, loss, self.rank, self.tolerance, self.fits, limits)
-        return rebuilt(sought, known.kinds)
+        return rebuilt(replace(sought, likelihood=known.likelihood), known.kinds)
 
     def prior(self, known: Nodes, clients: Sequence[str]) -> dict[str, SmallGraph]:
         """Return the graphs that were drawn."""
@@ -196,6 +209,23 @@ def with_degrees(graph: Graph, columns: int) -> Graph:
     x = graph.x.to_dense()
     told = torch.eye(columns, dtype=x.dtype)[degrees]
     return replace(graph, x=torch.cat([x[:, : x.shape[1] - columns], told], dim=1))
+
+
+def shares_of_rings(case: Case) -> dict[int, float]:
+    """Return which share of edges is in a ring of each size, of some graphs of a set that no client holds."""
+    whole = case.scenario.whole
+    if not isinstance(whole, GraphSet):
+        return {}
+    held = torch.zeros(whole.num_items, dtype=torch.bool)
+    for part in case.scenario.parts.values():
+        held[torch.isin(whole.graph_ids, part.graph_ids)] = True
+    others = (~held).nonzero().flatten()
+    some = others[torch.randperm(len(others), generator=case.generator("graphs with rings"))[:EXAMPLES]]
+    found: Counter[int] = Counter()
+    for place in some.tolist():
+        found += rings(SmallGraph.of(whole.graph(place)))
+    total = sum(found.values())
+    return {size: number / total for size, number in found.items()}
 
 
 def near_nodes(edge_index: Tensor, num_nodes: int, number: int, draw: torch.Generator) -> Tensor:

@@ -24,7 +24,7 @@ from isthmus.attacks.inputs.grain.blocks import (
     stocks,
     wider,
 )
-from isthmus.attacks.inputs.grain.gluing import Budget, Glued, Gluing, Piece, first_right
+from isthmus.attacks.inputs.grain.gluing import Budget, Glued, Gluing, Piece, all_right
 from isthmus.attacks.inputs.grain.small_graph import SmallGraph
 
 OUTPUT = "decoder.layers.{}.{}"
@@ -43,6 +43,7 @@ class Sought:
         rank:             directions that are shorter than this share of the longest are rounding
         tolerance:        rows lie in a span if no more than this share of their length does not
         fits:             a graph is right if its gradient is off by no more than this share of its length
+        likelihood:       how likely a graph is beforehand: several may have one gradient
     """
 
     model: DenseGCN
@@ -53,6 +54,7 @@ class Sought:
     tolerance: float
     fits: float
     limits: Limits
+    likelihood: Callable[[SmallGraph], float] = lambda graph: 0.0
 
 
 # Where nothing is found, rows that are so much farther from a span are let in as well: a direction may be missing.
@@ -109,7 +111,7 @@ def _of_pooled(sought: Sought, kinds: Kinds, pieces: Sequence[Piece]) -> SmallGr
         stocks(rows, what_was_pooled(sought), limits.nodes, sought.model.pooled == "mean"), limits.sizes
     ):
         gluing = Gluing(wide, budget, limits.nodes, stock=stock)
-        found = _first_right(sought, gluing, kinds, [pieces[piece.label].label for piece in wide])
+        found = _likeliest(sought, gluing, kinds, [pieces[piece.label].label for piece in wide])
         if found is not None:
             return found
     return None
@@ -124,17 +126,17 @@ def what_was_pooled(sought: Sought) -> Tensor:
 def _of_nodes(sought: Sought, kinds: Kinds, pieces: Sequence[Piece], once: bool) -> SmallGraph | None:
     """Return the graph of nodes with scores."""
     gluing = Gluing(pieces, Budget(sought.limits.steps), sought.limits.nodes, once=once)
-    return _first_right(sought, gluing, kinds, [piece.label for piece in pieces])
+    return _likeliest(sought, gluing, kinds, [piece.label for piece in pieces])
 
 
-def _first_right(sought: Sought, gluing: Gluing, kinds: Kinds, kind_of: Sequence[int]) -> SmallGraph | None:
-    """Return the first graph that has the gradient; `kind_of` says what kind of node each piece is."""
+def _likeliest(sought: Sought, gluing: Gluing, kinds: Kinds, kind_of: Sequence[int]) -> SmallGraph | None:
+    """Return the graph that is likeliest of those that have the gradient; `kind_of` says of what kind each piece is."""
 
     def graph(glued: Glued) -> SmallGraph:
         return SmallGraph(kinds.x[[kind_of[piece] for piece in glued.pieces]], glued.edges)
 
-    found = first_right(gluing.graphs(), lambda glued: is_right(sought, graph(glued)), sought.limits.checks)
-    return None if found is None else graph(found)
+    found = all_right(gluing.graphs(), lambda glued: is_right(sought, graph(glued)), sought.limits.checks)
+    return max(map(graph, found), key=sought.likelihood, default=None)
 
 
 def is_right(sought: Sought, graph: SmallGraph) -> bool:

@@ -62,6 +62,28 @@ class SmallGraph:
         return found
 
 
+def rings(graph: SmallGraph) -> Counter[int]:
+    """Return how many edges are in a ring of each size, the smallest that they are in; 0 for those in none."""
+    near = graph.neighbors()
+    return Counter(_ring_of(near, *edge) for edge in graph.edges)
+
+
+def _ring_of(near: list[list[int]], start: int, end: int) -> int:
+    """Return the number of nodes of the smallest ring with an edge, 0 without one: breadth first, by another way."""
+    reached, front = {start: 1}, [start]
+    while front:
+        behind = front
+        front = []
+        for node in behind:
+            for other in near[node]:
+                if other not in reached and (node, other) != (start, end):
+                    reached[other] = reached[node] + 1
+                    front.append(other)
+        if end in reached:
+            return reached[end]
+    return 0
+
+
 def alike(one: SmallGraph, other: SmallGraph, hops: int) -> float:
     """Return F1 of the multisets of nodes with all that lies within some hops: 2 |both| / (|one| + |other|)."""
     first, second = Counter(one.colours(hops)), Counter(other.colours(hops))

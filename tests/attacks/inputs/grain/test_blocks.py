@@ -122,6 +122,8 @@ def test_of_two_that_are_joined_and_have_the_same_neighbours_the_sum_is_found() 
 def test_who_is_nobodys_neighbour_is_left_out() -> None:
     kept = [Piece(0, (1,)), Piece(1, (0,))]
     assert consistent([*kept, Piece(2, (0,)), Piece(3, (2,))]) == kept
+    # Nobody can be 4, so not this 3, and then not this 2 either.
+    assert consistent([*kept, Piece(2, (3,)), Piece(3, (2, 4))]) == kept
 
 
 def test_parallel_rows_are_one_group() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import combinations
 
-from isthmus.attacks.inputs.grain.gluing import Budget, Glued, Gluing, Piece, Stock, first_right
+from isthmus.attacks.inputs.grain.gluing import Budget, Glued, Gluing, Piece, Stock, all_right
 
 # A path of labels 0 - 1 - 2 - 1 - 0, by what each label is next to.
 PATH = [Piece(0, (1,)), Piece(1, (0, 2)), Piece(2, (1, 1))]
@@ -44,8 +44,8 @@ def test_rings_of_one_label_are_as_long_as_there_are_nodes() -> None:
     pieces = [Piece(0, (0, 0))]
     for length in (3, 4, 6):
         stock = Stock((0,), (1.0,), (float(length),), length)
-        found = first_right(Gluing(pieces, Budget(10_000), 9, stock=stock).graphs(), lambda glued: True, 5)
-        assert found is not None and len(found.edges) == length
+        found = next(all_right(Gluing(pieces, Budget(10_000), 9, stock=stock).graphs(), lambda glued: True, 5))
+        assert len(found.edges) == length
         degrees = Counter(end for edge in found.edges for end in edge)
         assert set(degrees.values()) == {2}
 
@@ -76,4 +76,5 @@ def test_a_spent_budget_ends_the_search() -> None:
     budget = Budget(3)
     assert not list(Gluing([Piece(0, (0, 0))], budget, 50).graphs())
     assert budget.left < 0
-    assert first_right(iter([Glued((0,), frozenset())] * 5), lambda glued: False, 3) is None
+    five = [Glued((number,), frozenset()) for number in range(5)]
+    assert list(all_right(iter(five), lambda glued: glued.pieces[0] != 1, 3)) == [five[0], five[2]]

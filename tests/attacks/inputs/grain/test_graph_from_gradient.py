@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -10,7 +11,14 @@ import torch
 import isthmus
 from isthmus.algorithms import FedAvg
 from isthmus.attacks.attack import Case
-from isthmus.attacks.inputs.grain.graph_from_gradient import GraphFromGradient, distinct, kinds_of, near_nodes
+from isthmus.attacks.inputs.grain.graph_from_gradient import (
+    GraphFromGradient,
+    Nodes,
+    distinct,
+    kinds_of,
+    near_nodes,
+    shares_of_rings,
+)
 from isthmus.attacks.inputs.grain.search import of_answers, of_classes
 from isthmus.attacks.inputs.grain.small_graph import SmallGraph, same
 from isthmus.attacks.listening import Overhearing
@@ -120,6 +128,24 @@ def test_what_hides_single_gradients_leaves_the_prior(guard: Any) -> None:
     prior = attack.scores(attack.prior(known, case.clients), attack.truth(case, known))
     assert attacked(attack, scenario, NODES, NodeClassification(), guards=(guard,)) == prior
     assert prior["exact"] < 1.0
+
+
+def test_of_graphs_with_one_gradient_the_one_with_usual_rings_is_taken() -> None:
+    # Two triangles and a ring of six: nobody sees a difference.
+    two = SmallGraph(torch.zeros(6, 1), frozenset({(0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (3, 5)}))
+    six = SmallGraph(torch.zeros(6, 1), frozenset({(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 5)}))
+    kinds = kinds_of(torch.zeros(6, 1), torch.zeros(2, 0, dtype=torch.long), 0)
+    usual = Nodes(kinds, {}, {6: 0.5, 0: 0.4, 3: 0.1})
+    assert usual.likelihood(six) > usual.likelihood(two)
+    assert usual.likelihood(two) == pytest.approx(6 * math.log(0.1))
+
+
+def test_usual_rings_are_those_of_graphs_that_nobody_holds() -> None:
+    whole = graph_set("class")
+    some = Scenario(whole, {"a": whole.divide([torch.tensor([0])])[0], "b": whole.divide([torch.tensor([2])])[0]})
+    # Of the other two one has a ring of five with a tail, and one has two edges.
+    assert shares_of_rings(Case(toy_course(STEP), some)) == {5: 5 / 8, 0: 3 / 8}
+    assert shares_of_rings(Case(toy_course(STEP), texts())) == {}
 
 
 def test_labels_are_read_off_gradients_of_scores() -> None:

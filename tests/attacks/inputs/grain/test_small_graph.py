@@ -7,7 +7,7 @@ from itertools import combinations, permutations
 import pytest
 import torch
 
-from isthmus.attacks.inputs.grain.small_graph import SmallGraph, alike, same
+from isthmus.attacks.inputs.grain.small_graph import SmallGraph, alike, rings, same
 
 
 def graph(kinds: list[int], edges: list[tuple[int, int]]) -> SmallGraph:
@@ -45,6 +45,20 @@ def test_two_triangles_are_no_hexagon() -> None:
     # No node sees a difference, whatever the number of hops.
     assert alike(triangles, hexagon, 6) == 1.0
     assert not same(triangles, hexagon)
+
+
+def test_a_prism_is_not_three_nodes_joined_with_three() -> None:
+    prism = graph([0] * 6, [(0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (3, 5), (0, 3), (1, 4), (2, 5)])
+    joined = graph([0] * 6, [(a, b) for a in range(3) for b in range(3, 6)])
+    assert alike(prism, joined, 6) == 1.0
+    assert not same(prism, joined) and not same(joined, prism)
+
+
+def test_rings_are_the_smallest_that_an_edge_is_in() -> None:
+    # A triangle and a square that share an edge, and a tail.
+    found = rings(graph([0] * 6, [(0, 1), (1, 2), (0, 2), (1, 3), (3, 4), (2, 4), (4, 5)]))
+    assert found == {3: 3, 4: 3, 0: 1}
+    assert rings(graph([0, 0], [])) == {}
 
 
 def test_alike_is_f1_of_neighbourhoods() -> None:
