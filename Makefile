@@ -31,7 +31,7 @@ install: $(READY)
 # but for torch, which is pinned by version. Where locked/ has no hash for a Python or a platform, `make install LOCKED=no`
 # goes by the versions in constraints.txt alone.
 LOCKED ?= yes
-EXTRAS := dev,sinks,sites,molecules,communities,sql,charts,cluster,privacy,psi
+EXTRAS := dev,sinks,sites,molecules,communities,sql,charts,cluster,privacy,tuning,psi
 PIP := $(BIN)/python -m pip install --quiet
 $(READY): pyproject.toml constraints.txt $(wildcard locked/*.txt)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

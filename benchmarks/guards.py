@@ -1,6 +1,7 @@
 """What guards cost, and what they are worth: sections with tables of their own.
 
     python benchmarks/guards.py [SECTION ...] [--quick] [--seeds 5] [--repeats 5] [--data-root DATA] [--out FOLDER]
+    python benchmarks/guards.py secure_sum --clients 10 --sizes "1 MB" --where processes --repeats 15      one row
 
 Each section is a module of `guarding/`, whose head says what its tables show; `--quick` takes tiny sizes, to see that
 it works. One thread of torch.
@@ -13,7 +14,7 @@ import importlib
 from pathlib import Path
 
 import torch
-from guarding.settings import Settings
+from guarding.settings import PLACES, SIZES, TABLES, Settings
 
 # Section -> what it answers; its module in `guarding/` has a function `show(settings)` that prints markdown.
 SECTIONS = {
@@ -37,6 +38,18 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it works")
     parser.add_argument("--seeds", type=int, default=5, help="how many seeds where something is trained: 0, 1, ...")
     parser.add_argument("--repeats", type=int, default=5, help="how often a time is taken; the median is shown")
+    parser.add_argument("--clients", type=int, nargs="+", default=[], metavar="N", help="of how many clients alone")
+    parser.add_argument(
+        "--sizes", nargs="+", default=[], choices=SIZES, metavar="SIZE", help=f"alone: {', '.join(SIZES)}"
+    )
+    parser.add_argument("--lines", nargs="+", default=[], metavar="GUARDS", help="of cost: these rows alone")
+    parser.add_argument("--where", choices=PLACES, help="of secure_sum: only here, or only between processes")
+    parser.add_argument(
+        "--tables", nargs="+", default=[], choices=TABLES, metavar="TABLE", help=f"of dp: {', '.join(TABLES)}"
+    )
+    parser.add_argument(
+        "--datasets", nargs="+", default=[], metavar="NAME", help="of dp's edges and nodes, these alone"
+    )
     parser.add_argument("--out", type=Path, help="a folder for what is finished: what was stopped goes on from there")
     parser.add_argument("--data-root", type=Path, help="a folder with datasets, where a section needs one")
     words = vars(parser.parse_args())
@@ -45,6 +58,8 @@ def main() -> None:
         parser.error(f"there is no section {strange[0]!r}; choose from {', '.join(SECTIONS)}")
     torch.set_num_threads(1)
     named, only = words.pop("sections"), words.pop("only")
+    for name in ("clients", "sizes", "lines", "tables", "datasets"):
+        words[name] = tuple(words[name])
     chosen = named or only
     for name in chosen:
         print(f"\n## {name}: {SECTIONS[name]}\n", flush=True)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from isthmus.algorithms import FedAvg as FedAvg
     from isthmus.algorithms import FedAvgFT as FedAvgFT
     from isthmus.algorithms import FedDyn as FedDyn
+    from isthmus.algorithms import FedEx as FedEx
     from isthmus.algorithms import FedGAP as FedGAP
     from isthmus.algorithms import FedGL as FedGL
     from isthmus.algorithms import FedGNN as FedGNN
@@ -117,6 +118,7 @@ _PUBLIC = {
         "FedAvg",
         "FedAvgFT",
         "FedDyn",
+        "FedEx",
         "FedGAP",
         "FedGL",
         "FedGNN",

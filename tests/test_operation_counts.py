@@ -185,8 +185,8 @@ def test_only_the_drawing_of_random_bits_grows_with_the_clients(sparse: bool) ->
     few, many = (one_round(simulation(n, sparse=sparse)).operations for n in (8, 24))
     grown = many - few
     assert few - many == Counter() and grown.keys() <= OF_EACH_CLIENT
-    steps = FedAvg().local_steps
-    assert grown["aten.random_.from"] == (24 - 8) * steps
+    assert FedAvg().local_steps > 1
+    assert grown["aten.random_.from"] == 24 - 8  # for all steps at once
     assert grown.total() - grown["aten.random_.from"] <= 24 - 8  # once for each client, not in each step
 
 

@@ -18,9 +18,13 @@ from isthmus.suites.part import narrowed
 from isthmus.suites.runner import run_suite
 from isthmus.suites.spec import Point, load_suite
 from isthmus.suites.table import cells
+from isthmus.tune.reading import load_study
+from isthmus.tune.searches.halving import Bracket
 
 PAPERS = Path(__file__).parent.parent / "papers"
-SUITES = sorted(PAPERS.rglob("*.yaml"))
+FILES = sorted(PAPERS.rglob("*.yaml"))
+STUDIES = [path for path in FILES if "\nspace:" in path.read_text()]
+SUITES = [path for path in FILES if path not in STUDIES]
 
 
 # What every course of every suite was when its results were published: the keys that courses had then, and a digest of
@@ -118,3 +122,12 @@ def test_the_graphs_of_gfl_appnp_s_fig_2a_have_the_connectivity_that_they_are_na
         adjacency = torch.zeros(whole.num_nodes, whole.num_nodes)
         adjacency[whole.edge_index[0], whole.edge_index[1]] = 1.0
         assert f"{connectivity(adjacency.double().numpy()):.3g}" == point.cell["connectivity"]
+
+
+def test_fig_6_of_fs_g_has_the_paper_s_configurations_and_halvings() -> None:
+    assert [path.name for path in STUDIES] == ["gcn.yaml", "gprgnn.yaml"]
+    for path in STUDIES:
+        study = load_study(path)
+        assert len(study.space.listed) == 72 and len(study.seeds) == 5
+        sizes = [bracket.sizes(study.top) for bracket in (Bracket(0, 72, 0, 2.0),)]
+        assert sizes == [[72, 36, 18, 9, 4, 2, 1]] and study.rungs[-1].rounds == 56

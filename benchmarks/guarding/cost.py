@@ -73,8 +73,6 @@ LINES: dict[str, tuple[Guard, ...]] = {
     "secure_sum": (SecureSum(),),
 }
 LARGE = (NONE, "quantise 8", "top_k 0.05, entropy")
-CLIENTS = (3, 10, 50)
-SIZES = {"10 KB": 10_000, "1 MB": 1_000_000, "50 MB": 50_000_000}
 COLUMNS = 64
 # Above so many bytes of all replies together a time is taken once: it is minutes, and steady.
 MANY = 200_000_000
@@ -185,13 +183,13 @@ def measured(guards: tuple[Guard, ...], num_clients: int, num_bytes: int, repeat
 
 def show(settings: Settings) -> None:
     """Print the table."""
-    sizes = {"10 KB": SIZES["10 KB"]} if settings.quick else SIZES
-    clients = CLIENTS[:1] if settings.quick else CLIENTS
+    sizes, clients = settings.models, settings.numbers
     kept = Kept(settings.out, "cost")
     found: dict[tuple[str, int, str], dict[str, Any]] = {}
+    lines = {line: guards for line, guards in LINES.items() if line in (NONE, *(settings.lines or LINES))}
     for size, num_bytes in sizes.items():
         for number in clients:
-            for line, guards in LINES.items():
+            for line, guards in lines.items():
                 if number * num_bytes > (MOST if line not in LARGE else TOO_MANY):
                     continue
                 repeats = 1 if number * num_bytes > MANY else settings.repeats
@@ -199,7 +197,7 @@ def show(settings: Settings) -> None:
                 found[line, number, size] = kept.of(f"{line}; {number} clients; {size}", make)
     heading("clients", "guards", *(f"{size}: {what}" for size in sizes for what in ("ms", "down, up")))
     for number in clients:
-        for line in LINES:
+        for line in lines:
             cells = [_cells(*(found.get((each, number, size)) for each in (line, NONE))) for size in sizes]
             row(number, line, *(cell for pair in cells for cell in pair))
 

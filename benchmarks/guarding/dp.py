@@ -21,7 +21,7 @@ from typing import Any
 
 from timing import heading, row
 
-from guarding.settings import Settings
+from guarding.settings import TABLES, Settings
 from isthmus.algorithms import FedAvg, FedGAP, FedGL, FedProGAP
 from isthmus.config.course import Course
 from isthmus.core.guards.guard import Guard
@@ -74,8 +74,11 @@ ON_GRAPHS = ModelSpec(GCN(hidden=16, dropout=0.0), decoder=MLPDecoder(hidden=16,
 
 def show(settings: Settings) -> None:
     """Print a table for each."""
-    for of_what in (clients, rows, edges, nodes, examples):
-        of_what(settings)
+    every: dict[str, Callable[[Settings], None]] = dict(
+        zip(TABLES, (clients, rows, edges, nodes, examples), strict=True)
+    )
+    for name in settings.tables or TABLES:
+        every[name](settings)
 
 
 class Measured:
@@ -106,7 +109,8 @@ def budgets(settings: Settings) -> Sequence[float]:
 
 def graphs(settings: Settings) -> dict[str, float]:
     """Return the datasets of a table with their deltas."""
-    return {"cora": GRAPHS["cora"]} if settings.quick else GRAPHS
+    names = settings.datasets or (("cora",) if settings.quick else tuple(GRAPHS))
+    return {name: GRAPHS[name] for name in names}
 
 
 def title(text: str, *columns: str) -> None:
@@ -139,7 +143,7 @@ def nodes(settings: Settings) -> None:
     """Show node_dp beside the same steps without sums (example_dp on a perceptron)."""
     columns = [told(epsilon) for epsilon in (4.0, 8.0, 16.0)[: len(budgets(settings))]]
     title(f"Nodes: {PRIVATE_STEPS} steps on {FRACTION:g} of the nodes, delta 1e-5", "dataset", "guard", *columns)
-    for name in ("cora", "pubmed")[: 1 if settings.quick else 2]:
+    for name in settings.datasets or ("cora", "pubmed")[: 1 if settings.quick else 2]:
         half = PRIVATE_STEPS // 2
         learns: dict[str, Any] = {"local_steps": 1, "optimizer": Adam(lr=0.02), "weighting": "uniform"}
         plain = FedAvg(**learns)

@@ -4,6 +4,8 @@ In one process clients answer one after the other and everything passes through 
 is the sum of what the server and all clients do. Between processes they are silos on loopback with mutual TLS, each in
 a process of its own with its memories and its book in files, and keys are signed by certificates. Plain exchanges and
 secure ones take turns, and the first two of each are not in the times; bytes are those of messages, for each client.
+Beside milliseconds of the clock are those of the processors that all processes took together, as a mean: on a machine
+with other work these say more.
 What does not fit into memory is left out: each place has the bytes of all replies that it does at most.
 """
 
@@ -14,12 +16,13 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import psutil
 import torch
 from timing import heading, row, short
 
 from guarding.between import between_processes
-from guarding.cost import CLIENTS, COLUMNS, MANY, SIZES, Bystander, Exchanges
-from guarding.settings import Settings
+from guarding.cost import COLUMNS, MANY, Bystander, Exchanges
+from guarding.settings import BETWEEN, HERE, Settings
 from isthmus.core.client import Client
 from isthmus.core.federation import ExchangeReport, ExchangeRules, Federation, InitialModel, Runtime
 from isthmus.core.guards.guard import Guard
@@ -32,6 +35,7 @@ from isthmus.privacy.secure_sum import SecureSum
 from isthmus.runtime.strict import StrictRuntime
 
 GUARDS: dict[str, tuple[Guard, ...]] = {"plain": (), "secure": (SecureSum(),)}
+PROCESSOR = ("plain processor ms", "secure processor ms", "processor times")
 # Bytes of all replies together that fit into the memory of a small computer, several times over.
 MOST_HERE, MOST_BETWEEN = 3_000_000_000, 600_000_000
 
@@ -62,12 +66,13 @@ class Measured:
         self.runtime, self.names, self.line, self.state = runtime, list(names), GuardLine(guards), ModelState(params)
         self.reports: list[ExchangeReport] = []
         self.milliseconds: list[float] = []
+        self.processor: list[float] = []
         self.round = 0
 
     def exchange(self) -> None:
         """Carry one."""
         self.round, self.reports = self.round + 1, []
-        started = time.perf_counter()
+        started, before = time.perf_counter(), processor_seconds()
         fed = Federation(
             self.runtime,
             seed=0,
@@ -82,10 +87,18 @@ class Measured:
         self.state = Exchanges().round(self.state, fed)
         self.runtime.mark(self.round)
         self.milliseconds.append(1e3 * (time.perf_counter() - started))
+        self.processor.append(1e3 * (processor_seconds() - before))
 
     def bytes_of(self, way: str) -> float:
         """Return the bytes of the last exchange in a direction, for each client."""
         return sum(getattr(report, f"bytes_{way}") for report in self.reports) / len(self.names)
+
+
+def processor_seconds() -> float:
+    """Return what this process and those that it started took of processors so far."""
+    mine = psutil.Process()
+    each = [process.cpu_times() for process in (mine, *mine.children(recursive=True))]
+    return float(sum(times.user + times.system for times in each))
 
 
 def measured(ways: dict[str, Measured], repeats: int, warm: int) -> None:
@@ -95,24 +108,40 @@ def measured(ways: dict[str, Measured], repeats: int, warm: int) -> None:
             way.exchange()
             if number < warm:
                 way.milliseconds.clear()
+                way.processor.clear()
 
 
 def show(settings: Settings) -> None:
     """Print the table."""
-    heading("where", "clients", "model", "plain ms", "secure ms", "range", "times", "bytes down", "bytes up")
-    for number in CLIENTS[:1] if settings.quick else CLIENTS:
+    heading(
+        "where", "clients", "model", "plain ms", "secure ms", "range", "times", *PROCESSOR, "bytes down", "bytes up"
+    )
+    for number in settings.numbers:
         names = [f"client-{place}" for place in range(number)]
-        for size, num_bytes in ({"10 KB": SIZES["10 KB"]} if settings.quick else SIZES).items():
-            if number * num_bytes <= MOST_HERE:
-                params = parameters(num_bytes)
-                ways = {way: Measured(here(names, guards), names, guards, params) for way, guards in GUARDS.items()}
-                told("one process", number, size, ways, num_bytes, settings)
+        if settings.where != BETWEEN:
+            show_here(names, settings)
+        if settings.where != HERE:
+            show_between(names, settings)
+
+
+def show_here(names: Sequence[str], settings: Settings) -> None:
+    """Print the rows of one process."""
+    for size, num_bytes in settings.models.items():
+        if len(names) * num_bytes <= MOST_HERE:
+            params = parameters(num_bytes)
+            ways = {way: Measured(here(names, guards), names, guards, params) for way, guards in GUARDS.items()}
+            told("one process", len(names), size, ways, num_bytes, settings)
+
+
+def show_between(names: Sequence[str], settings: Settings) -> None:
+    """Print the rows of a process for each client."""
+    sizes = {size: n for size, n in settings.models.items() if len(names) * n <= MOST_BETWEEN}
+    if sizes:
         with between_processes(names, GUARDS) as runtimes:
-            for size, num_bytes in ({"10 KB": SIZES["10 KB"]} if settings.quick else SIZES).items():
-                if number * num_bytes <= MOST_BETWEEN:
-                    params = parameters(num_bytes)
-                    ways = {way: Measured(runtimes[way](), names, guards, params) for way, guards in GUARDS.items()}
-                    told("between processes", number, size, ways, num_bytes, settings)
+            for size, num_bytes in sizes.items():
+                params = parameters(num_bytes)
+                ways = {way: Measured(runtimes[way](), names, guards, params) for way, guards in GUARDS.items()}
+                told("between processes", len(names), size, ways, num_bytes, settings)
 
 
 def told(place: str, number: int, size: str, ways: dict[str, Measured], num_bytes: int, settings: Settings) -> None:
@@ -131,6 +160,9 @@ def told(place: str, number: int, size: str, ways: dict[str, Measured], num_byte
         short(statistics.median(secure)),
         f"{short(min(secure))} to {short(max(secure))}",
         f"{times:.2f}",
+        short(statistics.mean(ways["plain"].processor)),
+        short(statistics.mean(ways["secure"].processor)),
+        f"{sum(ways['secure'].processor) / max(sum(ways['plain'].processor), 1e-9):.2f}",
         f"{down:,.0f} ({down / less:.2f})",
         f"{up:,.0f} ({up / least:.2f})",
     )

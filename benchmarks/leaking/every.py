@@ -3,8 +3,8 @@
 Courses are on Cora with five clients by communities, 30 rounds, methods as they are by default but that clients count
 alike where a method lets them, which noise on clients wants. Each is there a second time with one step of plain SGD in
 a round, where its settings have that: some attacks read single gradients. What goes with Cora in no way (ratings,
-clients that are nodes, users with items) is on data that is generated. Attacks that run federations of their own are
-in sections by themselves.
+clients that are nodes, users with items) is on data that is generated. Attacks that run federations of their own, those
+that take as long as many courses, and who is malicious are in sections by themselves.
 """
 
 from __future__ import annotations
@@ -18,8 +18,16 @@ from typing import Any
 
 import isthmus as ist
 from isthmus.algorithms import ALGORITHMS
-from isthmus.attacks import ATTACKS, Attack
-from isthmus.attacks.attack import Shadowed
+from isthmus.attacks import (
+    ATTACKS,
+    Attack,
+    EdgesByMatching,
+    FeaturesByMatching,
+    GradientMembership,
+    GraphFromGradient,
+    LinkInfluence,
+)
+from isthmus.attacks.attack import CURIOUS_CLIENT, CURIOUS_SERVER, Shadowed
 from isthmus.attacks.audit.running import carry_out
 from isthmus.attacks.audit.spec import NO_GUARDS, Audit, Guards, guards_told, told
 from isthmus.attacks.audit.table import Found, findings
@@ -64,6 +72,8 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
         "algorithm.pseudo_items=10",
     ),
 }
+# They take ten seconds and more for each course, where a course takes one.
+LONG = (EdgesByMatching, FeaturesByMatching, GradientMembership, GraphFromGradient, LinkInfluence)
 # They tell nobody anything: there is one client, or each is alone.
 ALONE = ("local", "global", "local_grl")
 LINES: tuple[Guards, ...] = (
@@ -74,6 +84,7 @@ LINES: tuple[Guards, ...] = (
     (Quantise(bits=1),),
 )
 ROUNDS = 30
+LISTENING = (CURIOUS_SERVER, CURIOUS_CLIENT)
 
 
 @dataclass(frozen=True)
@@ -134,8 +145,10 @@ def _row(method: str, variant: str, course: ist.Course) -> Row:
 
 
 def attacks() -> tuple[Attack, ...]:
-    """Return all attacks as they are by default, but those with federations of their own."""
-    return tuple(kind() for kind in ATTACKS.values() if not issubclass(kind, Shadowed))
+    """Return all attacks as they are by default that only listen and are quick."""
+    return tuple(
+        kind() for kind in ATTACKS.values() if not issubclass(kind, (Shadowed, *LONG)) and kind.position in LISTENING
+    )
 
 
 def show(words: argparse.Namespace) -> None:

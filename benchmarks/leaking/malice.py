@@ -39,7 +39,7 @@ from isthmus.learn.batching import MiniBatch
 from isthmus.learn.optimizers import SGD, Adam
 from isthmus.learn.tasks import GraphClassification
 from isthmus.models import GCN, GIN, MLP, SAGE, MLPDecoder, ModelSpec
-from isthmus.models.readouts import SumPool
+from isthmus.models.readouts import SumReadout
 from isthmus.privacy import (
     ClientDP,
     DistanceToMedian,
@@ -78,7 +78,7 @@ def graphs(**fields: object) -> ist.Course:
         splitter=RandomSplitter(),
         task=GraphClassification(),
         batching=MiniBatch(),
-        model=ModelSpec(GIN(hidden=32, dropout=0.0), readout=SumPool(), decoder=MLPDecoder()),
+        model=ModelSpec(GIN(hidden=32, dropout=0.0), readout=SumReadout(), decoder=MLPDecoder()),
         algorithm=ist.FedAvg(local_steps=1, step_unit="epoch", optimizer=Adam(lr=0.01)),
         **fields,
     )
@@ -99,7 +99,7 @@ def mending(**fields: object) -> ist.Course:
 
 
 def beside_each_other(carried: Carried) -> Table:
-    """Return a row for each list of guards: the accuracy without malicious clients, then success / accuracy, in %."""
+    """Return a row for each list of guards: accuracy without attack; success (without) / accuracy; in %."""
     attacks = carried.audit.attacks
     rows = []
     for guards in carried.audit.lines:
@@ -123,7 +123,8 @@ def _cell(found: Found | None) -> str:
     more = (
         "" if score.number == found.priors[SUCCESS].number else f" ({score.number} of {found.priors[SUCCESS].number})"
     )
-    return f"{_percent(score)} / {_percent(found.scores[CLEAN_ACCURACY])}{more}"
+    prior = _percent(found.priors[SUCCESS])
+    return f"{_percent(score)} ({prior}) / {_percent(found.scores[CLEAN_ACCURACY])}{more}"
 
 
 def _percent(mean: Mean) -> str:

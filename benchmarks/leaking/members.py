@@ -7,6 +7,7 @@ from guarding.dp import HEAD, node_dp_within
 import isthmus as ist
 from isthmus.algorithms import FedGAP
 from isthmus.attacks import GradientMembership, Lira, LossThreshold
+from isthmus.data.splitters.random import RandomSplitter
 from isthmus.data.zoo.tu import PROTEINS
 from isthmus.learn.optimizers import Adam
 from isthmus.privacy import SecureSum
@@ -22,7 +23,9 @@ def gap(**fields: object) -> ist.Course:
 def half_of_graphs(**fields: object) -> ist.Course:
     """Return FedAvg on graphs, half of which are trained on."""
     algorithm = ist.FedAvg(local_steps=4, optimizer=Adam(lr=0.005))
-    return ist.Course(rounds=50, evaluate_every=50, masks=HALF, algorithm=algorithm, **fields)
+    return ist.Course(
+        rounds=50, evaluate_every=50, masks=HALF, splitter=RandomSplitter(), algorithm=algorithm, **fields
+    )
 
 
 def half_first_rounds(**fields: object) -> ist.Course:
@@ -40,6 +43,7 @@ SECTIONS = {
         half_first_rounds,
         (GradientMembership(),),
         ((), (SecureSum(),)),
+        clients=(50,),
     ),
     "graph_members": Section(
         "FedAvg on graphs, half of them trained on",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import isthmus as ist
 from isthmus.attacks import LabelShares, PropertyInference, WordsOfOne
 from isthmus.core.random import UniformSampling
+from isthmus.data.splitters.random import RandomSplitter
 from isthmus.data.zoo.cora import Cora
 from isthmus.data.zoo.tu import PROTEINS
 from isthmus.learn.optimizers import SGD
@@ -22,7 +23,9 @@ def few_rounds(**fields: object) -> ist.Course:
 
 def of_graphs(**fields: object) -> ist.Course:
     """Return GCFL+ on graphs: the server looks at each client's updates."""
-    return ist.Course(rounds=5, evaluate_every=5, algorithm=ist.algorithms.GCFLPlus(), **fields)
+    return ist.Course(
+        rounds=5, evaluate_every=5, splitter=RandomSplitter(), algorithm=ist.algorithms.GCFLPlus(), **fields
+    )
 
 
 def some_of_many(**fields: object) -> ist.Course:
@@ -51,6 +54,7 @@ SECTIONS = {
         OF_NODES,
         ((),),
         {"cora": Cora()},
+        (50, 5),
     ),
     "graph_properties": Section(
         "GCFL+ on graphs: updates of each client",

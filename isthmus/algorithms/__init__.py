@@ -6,6 +6,7 @@ from isthmus.algorithms.apfl import APFL
 from isthmus.algorithms.ditto import Ditto
 from isthmus.algorithms.fedavg import FedAvg
 from isthmus.algorithms.feddyn import FedDyn
+from isthmus.algorithms.fedex import FedEx
 from isthmus.algorithms.fedgap import FedGAP
 from isthmus.algorithms.fedgl import FedGL
 from isthmus.algorithms.fedgnn import FedGNN
@@ -41,6 +42,7 @@ ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
     "pfedme": PFedMe,
     "apfl": APFL,
     "fedavg_ft": FedAvgFT,
+    "fedex": FedEx,
     "gcfl": GCFL,
     "gcfl_plus": GCFLPlus,
     "fedgap": FedGAP,
@@ -65,6 +67,7 @@ __all__ = [
     "FedAvg",
     "FedAvgFT",
     "FedDyn",
+    "FedEx",
     "FedGAP",
     "FedGL",
     "FedGNN",

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import typer
 
-from isthmus.cli import audit, compare, courses, data, federation, inventory, predict, run
+from isthmus.cli import audit, compare, courses, data, federation, inventory, predict, run, tune
 from isthmus.cli.output import OUTPUT, explain, named_output
 from isthmus.core.errors import BadInput, IsthmusError
 
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 app.command("run", epilog=run.EXAMPLES)(run.run)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
+app.command("tune", epilog=tune.EXAMPLES)(tune.tune)
 app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
 app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
 app.command("list", epilog=inventory.LIST_EXAMPLES)(inventory.list_parts)

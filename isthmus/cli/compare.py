@@ -58,6 +58,10 @@ def compare(
         raise BadInput(f"--check: {suite} asks for no number to be near a paper's; give its expected values `within`")
     folder = out or Path("results") / suite.stem
     check_folder(folder)
+    if loaded.tune:
+        from isthmus.tune.of_suites import tuned
+
+        loaded = tuned(loaded, folder, workers, cluster, data_root, lambda text: _tell(text, json))
     compared = Comparison(loaded, _carried_out(loaded, folder, workers, cluster, data_root, json))
     figures = compared.write(folder, lambda text: typer.echo(printable(f"note: {text}"), err=True))
     if json:
@@ -67,6 +71,11 @@ def compare(
         typer.echo(f"results: {folder}")
     if compared.has_errors or (check and not compared.holds):
         raise typer.Exit(1)
+
+
+def _tell(text: str, silent: bool) -> None:
+    if not silent:
+        typer.echo(printable(text), err=True)
 
 
 def _show(compared: Comparison, figures: list[Path]) -> None:

@@ -163,8 +163,9 @@ def _print_fields(docs: dict[str, str]) -> None:
 
 
 def _families() -> dict[str, Family]:
-    """Return all families by name; that of attacks stands above what knows the others."""
+    """Return all families by name; those of attacks and searches stand above what knows the others."""
     import_module("isthmus.attacks")
+    import_module("isthmus.tune.searches")
     from isthmus.config.registry import FAMILIES
 
     return {family.name: family for family in FAMILIES.values()}
@@ -173,7 +174,7 @@ def _families() -> dict[str, Family]:
 def _family(kind: str) -> Family:
     """Return the family of a kind given in the singular or the plural."""
     families = _families()
-    aliases = {"mask": "masks", "gnn": "models", "gnns": "models"}
+    aliases = {"mask": "masks", "search": "searches", "gnn": "models", "gnns": "models"}
     for candidate in (kind, f"{kind}s", aliases.get(kind, "")):
         if candidate in families:
             return families[candidate]

@@ -42,6 +42,10 @@ class Stacked(ABC):
     def member(self, position: int) -> Tensor:
         """Return one client's tensor, where the stack lies."""
 
+    def member_onto(self, position: int, other: Tensor) -> Tensor:
+        """Return one client's tensor plus another."""
+        return self.member(position) + other
+
     def whole(self) -> Tensor:
         """Return all clients' tensors, (clients, ...); it is not to be changed."""
         return torch.stack([self.member(position) for position in range(len(self))])
@@ -386,6 +390,10 @@ class Combination(Stacked):
 
     def member(self, position: int) -> Tensor:
         """Return one client's sum."""
+        if len(self.terms) == 2 and all(factor == 1.0 for factor, _ in self.terms):
+            (one, other) = sorted((each for _, each in self.terms), key=lambda each: isinstance(each, Tensor))
+            if isinstance(one, Stacked) and isinstance(other, Tensor):
+                return one.member_onto(position, other)
         return combined([(f, t if isinstance(t, Tensor) else t.member(position)) for f, t in self.terms])
 
     def whole(self) -> Tensor:

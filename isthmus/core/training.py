@@ -149,9 +149,11 @@ def run_course(
     secret: Secret | None = None,
     own: OwnClient | None = None,
     listener: Listener | None = None,
+    until: int | None = None,
 ) -> Standing:
     """Run a course to its end, from its start or from `standing`; an interruption leaves a checkpoint.
 
+    With `until` it is left after that round, as it stands there: what comes later is as if it had never stopped.
     `secret` is what the server's protecting streams are drawn from, by default the seed; `own` a client of its own.
     `listener` hears what the server's process has of all messages.
     """
@@ -161,7 +163,7 @@ def run_course(
     runtime.mark(standing.round)
     recent = {standing.round: standing}
     try:
-        while not finished(plan, standing):
+        while not finished(plan, standing) and (until is None or standing.round < until):
             after = course.advance(standing)
             recent = {standing.round: standing, after.round: after}
             runtime.mark(after.round)

@@ -197,7 +197,7 @@ class Adam(Optimizer):
     def step(self, params: list[Tensor], grads: list[Tensor], state: OptimizerState, lr: float) -> None:
         """Take one step."""
         state["step"] += 1
-        taken = torch.full((), state["step"], dtype=torch.float32, device=params[0].device)
+        taken = torch.tensor(float(state["step"]), device=params[0].device)
         with lying(params) as flat:
             self._kernel()(
                 flat,
@@ -324,17 +324,21 @@ def step_gradients(
 ) -> list[Tensor]:
     """Return the gradients of a loss, or of the sum of many clients', and of a penalty.
 
-    Those of the loss alone are added to `sums`, where there are any. The decay of weights is added too, where the
-    optimiser takes it for a part of the gradients.
+    Those of the loss alone are added to `sums`, where there are any.
     """
     if sums is None:
         return gradients(loss if penalty is None else loss.sum() + penalty, live)
     grads = gradients(loss, live)
     with torch.no_grad():
-        torch._foreach_add_(sums, grads)
-        if optimizer.weight_decay and type(optimizer) is not AdamW:
-            torch._foreach_add_(sums, live, alpha=optimizer.weight_decay)
+        add_gradients(sums, grads, live, optimizer)
         return grads if penalty is None else list(torch._foreach_add(grads, gradients(penalty, live)))
+
+
+def add_gradients(sums: list[Tensor], grads: list[Tensor], live: list[Tensor], optimizer: Optimizer) -> None:
+    """Add gradients to sums, and the decay of weights, where the optimiser takes it for a part of them."""
+    torch._foreach_add_(sums, grads)
+    if optimizer.weight_decay and type(optimizer) is not AdamW:
+        torch._foreach_add_(sums, live, alpha=optimizer.weight_decay)
 
 
 def take_step(live: list[Tensor], loss: Tensor, optimizer: Optimizer, state: OptimizerState, lr: float) -> None:

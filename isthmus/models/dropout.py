@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import TypeVar
@@ -15,6 +15,9 @@ from isthmus.models.products.pooled import ActivateSome
 from isthmus.models.products.sparse import SparseMatrix
 
 # ---- the random streams of many clients
+
+# Rows of a client, on average, from which nothing is gained by drawing for several steps at once.
+FEW_ROWS = 256
 
 
 class Streams:
@@ -32,6 +35,7 @@ class Streams:
         tiles:   how many runs of rows each client takes up, a multiple of eight rows each; None for one each. A model
                  sees each run as a client, with weights that are the same for all runs of a client
         items:   the same streams for what is made of nodes, graphs or pairs, whose rows are others; None for none
+        repeats: how often a draw comes again before there is another: so many are drawn at once
     """
 
     def __init__(
@@ -42,9 +46,12 @@ class Streams:
         entries: Sequence[int],
         order: Callable[[], Tensor] | None = None,
         tiles: Sequence[int] | None = None,
+        repeats: int = 1,
     ) -> None:
         self._start = start
         self._slots: dict[tuple[int, int], tuple[Tensor, list[Tensor]]] = {}
+        self._drawn: tuple[tuple[int, int], Iterator[Tensor]] | None = None
+        self.repeats = repeats
         self.sizes, self.rows, self.entries, self.order = sizes, rows, entries, order
         self.tiles = tiles
         self.items: Streams | None = None
@@ -63,6 +70,8 @@ class Streams:
         With tiles it is (tiles, words). What lies beyond a client's own nodes is arbitrary. The tensor is used again by
         the next call of its kind.
         """
+        if self._draws_ahead(width, bits):
+            return self._next_words(width, bits)
         slots = self._slots.get((width, bits))
         if slots is None:
             tiles = [1] * len(self) if self.tiles is None else self.tiles
@@ -74,6 +83,33 @@ class Streams:
             slots = self._slots[width, bits] = (buffer, mine)
         self._fill(slots[1])
         return slots[0]
+
+    def _draws_ahead(self, width: int, bits: int) -> bool:
+        """Whether draws are made at once: of many rows the drawing takes longer than the calls, which are saved."""
+        whole = width * bits % 64 == 0 and self.tiles is None  # rows begin with a word
+        return whole and self.repeats > 1 and 0 < sum(self.sizes) < FEW_ROWS * len(self)
+
+    def _next_words(self, width: int, bits: int) -> Tensor:
+        """Return the next of words that are drawn for all repetitions at once."""
+        if self._drawn is None or self._drawn[0] != (width, bits):
+            self._drawn = ((width, bits), self._repeated(width * bits // 64))
+        return next(self._drawn[1])
+
+    def _repeated(self, words: int) -> Iterator[Tensor]:
+        sizes = torch.tensor(self.sizes)
+        ends = self.repeats * sizes.cumsum(0)
+        number = torch.arange(self.rows).expand(len(self), -1)
+        inside = number < sizes.unsqueeze(1)  # (clients, rows)
+        begins = torch.where(inside, number + (ends - self.repeats * sizes).unsqueeze(1), 0).flatten()
+        further = torch.where(inside, sizes.unsqueeze(1), 0).flatten()
+        drawn = torch.empty(int(ends[-1]), words, dtype=torch.int64)
+        parts = torch.split(drawn, [self.repeats * size for size in self.sizes])
+        while True:
+            self._fill(parts)
+            place = begins.clone()
+            for _ in range(self.repeats):
+                yield drawn.index_select(0, place).view(len(self), -1)
+                place += further
 
     @cached_property
     def _owner(self) -> Tensor | None:
@@ -126,6 +162,8 @@ def num_words(count: int, bits: int) -> int:
 F = TypeVar("F", Tensor, SparseMatrix, Tensor | SparseMatrix)
 
 _TOLERANCE = 1e-6
+# Scales that integers of 8 bits can be.
+MOST_WHOLE = 127
 
 
 # ---- dropout
@@ -188,8 +226,10 @@ def _scaled_mask(like: Tensor, p: float, generator: torch.Generator | Streams) -
 def _scaled(entries: Tensor, p: float, bits: int, like: Tensor) -> Tensor:
     """Return the mask that random integers of so many bits make, which are changed."""
     threshold = min(round(p * 2**bits), 2**bits - 1) - 2 ** (bits - 1)
-    kept = entries.ge_(threshold)
-    return kept.to(like.dtype).mul_(1.0 / (1.0 - p)).view(like.shape)
+    kept, scale = entries.ge_(threshold), 1.0 / (1.0 - p)
+    if scale <= MOST_WHOLE and like.new_tensor(scale).frac() == 0:  # among small integers it takes less time
+        return kept.mul_(round(scale)).to(like.dtype).view(like.shape)
+    return kept.to(like.dtype).mul_(scale).view(like.shape)
 
 
 def _random_entries(like: Tensor, kind: torch.dtype, bits: int, generator: torch.Generator | Streams) -> Tensor:

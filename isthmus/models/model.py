@@ -155,6 +155,17 @@ class Model(nn.Module):
             return self.decoder(graph, pooled, of_items(generator))  # type: ignore[arg-type]
         return self.classify(graph, self.embed(graph, generator), generator)
 
+    @property
+    def is_chain(self) -> bool:
+        """Whether, in training, it is a chain of steps each of which takes what the last one gave and parameters."""
+        bare = self.encoder is None and self.decoder is None and self.activation is None and self.readout is None
+        return bare and type(self) is Model and type(self.gnn) is LayerStack and self.gnn.is_chain
+
+    @property
+    def draws_once(self) -> bool:
+        """Whether a training step draws once, and in nothing else than hidden rows."""
+        return self.is_chain and isinstance(self.gnn, LayerStack) and self.gnn.draws_once
+
     def _pools_last_layer(self) -> bool:
         """Whether nothing comes between the last layer and sums or means; where a class does otherwise, it may."""
         plain = type(self.gnn).forward is LayerStack.forward and type(self.gnn).last is LayerStack.last

@@ -329,6 +329,16 @@ class LayerStack(GNN):
         return drawn or len(self.layers) == 1 or not _gives_rows(self.layers[1])
 
     @property
+    def is_chain(self) -> bool:
+        """Whether every layer is one recorded step, of many clients at once, and nothing comes between."""
+        return not self.norms and all("activated" in vars(type(layer)) for layer in self.layers)
+
+    @property
+    def draws_once(self) -> bool:
+        """Whether a training step draws once."""
+        return len(self.layers) == 2 and self.dropout > 0.0 and not self.input_dropout
+
+    @property
     def merges(self) -> bool:
         """Whether weights multiply equal sums of features once in training (see `_first` and `_pooled_in_parts`)."""
         return (

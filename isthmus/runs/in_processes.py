@@ -8,9 +8,10 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from isthmus.core.errors import CourseFailed
@@ -27,7 +28,7 @@ def in_processes(
     KeyboardInterrupt makes of the work when at it.
     """
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(number, mp_context=context, initializer=_quiet_worker) as pool:
+    with ProcessPoolExecutor(number, mp_context=context, initializer=quiet_worker) as pool:
         calls = {pool.submit(_at_it, work, each): place for place, each in enumerate(arguments)}
         try:
             for call in as_completed(calls):
@@ -49,7 +50,7 @@ def in_processes(
 _at_work = False
 
 
-def _quiet_worker() -> None:
+def quiet_worker() -> None:
     """Set a worker up to end without a word: at once when idle, after its checkpoint when at work.
 
     Ctrl-C goes to the whole group of processes and the parent terminates its workers besides, so only the first counts.
@@ -79,10 +80,17 @@ def _end_with_parent() -> None:
 
 
 def _at_it(work: Callable[..., R], arguments: tuple[Any, ...]) -> R:
+    with working():
+        return work(*arguments)
+
+
+@contextmanager
+def working() -> Iterator[None]:
+    """Say that this worker is at work: it is given the time to keep a checkpoint before it ends."""
     global _at_work
     _at_work = True
     try:
-        return work(*arguments)
+        yield
     except KeyboardInterrupt:
         os._exit(130)
     finally:

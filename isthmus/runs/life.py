@@ -194,7 +194,10 @@ class Life(ABC):
 
     def to_the_end(self, standing: Standing | None) -> Result:
         """Run a course from where it stands, from its start if that is nowhere; keep what comes of it."""
-        standing, seconds = self.train(standing)
+        return self.wound_up(*self.train(standing))
+
+    def wound_up(self, standing: Standing, seconds: float) -> Result:
+        """Score a course that has been trained, which took so many seconds; keep what comes of it."""
         for text in [*self.journal.failure_notes(), *self.journal.scoring_notes(standing.best_round)]:
             self.note(text, at_end=True)
         started = time.perf_counter()

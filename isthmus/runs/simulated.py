@@ -100,7 +100,7 @@ def resume(
         simulation = Simulation(course, scenario or load_scenario(course, locate_data(data_root)))
         if course.monitors:
             check_monitors(course, simulation)
-        events = _checked_events(folder, simulation)
+        events = checked_events(folder, simulation)
         with _placed(simulation, crew, blocks_of(events)) as facts:
             simulation.runtime.load_clients(memories)
             made = SimulatedRun(simulation, folder, callbacks)
@@ -138,7 +138,7 @@ def _holdings(simulation: Simulation) -> dict[str, str]:
     return {client: simulation.course.task.holds(part) for client, part in simulation.scenario.parts.items()}
 
 
-def _checked_events(folder: RunFolder, simulation: Simulation) -> list[dict[str, Any]]:
+def checked_events(folder: RunFolder, simulation: Simulation) -> list[dict[str, Any]]:
     """Return what the journal has; raise `BadInput` where a client no longer holds what it held at the start."""
     try:
         events = list(read_whole_journal(folder.journal)) if folder.journal.exists() else []
@@ -186,6 +186,7 @@ class SimulatedRun(Life):
         journal = Journal(None if folder is None else folder.journal)
         super().__init__(simulation.course, folder, journal, [*callbacks, *_sinks(simulation.course, folder)])
         self.simulation = simulation
+        self.until: int | None = None  # the round after which it is left; None: it goes on to its end
 
     def begin(self) -> None:
         """Write what a journal begins with: the course, and who holds what."""
@@ -216,6 +217,7 @@ class SimulatedRun(Life):
             standing,
             own=simulation.own,
             listener=simulation.listener,
+            until=self.until,
         )
         seconds = time.perf_counter() - started - (monitoring.seconds if monitoring else 0.0)
         for what, reason in simulation.done_alone().items():

@@ -19,7 +19,7 @@ from isthmus.suites.spec import Suite
 from isthmus.suites.table import Cell, cell_table, cells, cells_csv
 
 # What shows that a folder holds a comparison.
-WRITTEN = ("runs", "runs.csv", "table.csv")
+WRITTEN = ("runs", "runs.csv", "table.csv", "tune")
 
 
 def check_folder(folder: Path) -> None:

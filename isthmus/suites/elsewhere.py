@@ -68,14 +68,14 @@ def run_errand(message: bytes) -> bytes:
         return encode(Done(f"the worker runs isthmus {__version__}, the server {errand.version}", "", {}))
     with _one_at_a_time, tempfile.TemporaryDirectory(prefix="isthmus-course-") as folder:
         path = Path(folder) / "run"
-        _unpack(errand.files, path)
+        unpacked(errand.files, path)
         root = Path(errand.data_root) if errand.data_root else None
         try:
             course = load_course(parse_yaml(errand.course, "a course of a suite"))
             error, note = finish_course(course, path, root, _data)
         except IsthmusError as failure:
             error, note = str(failure), ""
-        return encode(Done(error, note, _packed(path)))
+        return encode(Done(error, note, packed(path)))
 
 
 def on_cluster(points: Sequence[Point], folder: Path, data_root: Path | None, address: str) -> Finishing:
@@ -88,7 +88,7 @@ def on_cluster(points: Sequence[Point], folder: Path, data_root: Path | None, ad
         while waiting or under_way:
             while waiting and len(under_way) < 2 * max(len(crew.workers()), 1):
                 point = waiting.pop()
-                files = _packed(point.path(folder))
+                files = packed(point.path(folder))
                 errand = Errand(__version__, portable(point.course), str(data_root or ""), files)
                 under_way[crew.start(run_errand, encode(errand))] = point
             future = crew.first(list(under_way))
@@ -101,16 +101,17 @@ def on_cluster(points: Sequence[Point], folder: Path, data_root: Path | None, ad
                 continue
             if done.note and path.exists():
                 set_aside(path, done.note)
-            _unpack(done.files, path)
+            unpacked(done.files, path)
             yield point, done.error, done.note
 
 
-def _packed(path: Path) -> dict[str, Tensor]:
+def packed(path: Path) -> dict[str, Tensor]:
+    """Return the files of a folder, by path; nothing where there is none."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else []
     return {file.relative_to(path).as_posix(): pack(file.read_bytes()) for file in files}
 
 
-def _unpack(files: dict[str, Tensor], path: Path) -> None:
+def unpacked(files: dict[str, Tensor], path: Path) -> None:
     """Write files into a folder, the journal last: it is what shows that a run is finished."""
     for name in sorted(files, key=lambda name: name.endswith(".jsonl")):
         relative = PurePosixPath(name)

@@ -15,6 +15,9 @@ has `seeded`, a list of keys, each of them gets the seed's number too: `seeded: 
 for each seed. An axis of metrics, `score: {Hits@1: {metric: "hits@1"}, Hits@5: {metric: "hits@5"}}`, has several
 numbers of the same courses, which are run once.
 
+With `tune`, a budget of client-rounds takes the place of the grids: each cell that has a `search` gets as many, and the
+best point stands for it (isthmus/tune/of_suites.py).
+
 `spread: ci95` prints, after ±, half of the 95 % interval of the mean over the seeds by Student's distribution, in place
 of their standard deviation.
 
@@ -155,6 +158,9 @@ class Suite:
     )
     adjust: tuple[Adjustment, ...] = field(
         default=(), metadata={"expected": f"a list of choices with what is set for them, {ADJUST}"}
+    )
+    tune: Mapping[str, Any] = field(
+        default_factory=dict, metadata={"expected": "a budget and how it is spent, for example: {client_rounds: 2000}"}
     )
     figures: tuple[Figure, ...] = ()
     # Keys of every course, whatever its cell says of them.
@@ -306,7 +312,7 @@ def load_suite(path: Path) -> Suite:
 
 def _plain(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return what a suite file says with what may be left out or said in short: a number of seeds, a choice's keys."""
-    lists = ("base", "skip", "adjust", "expected")
+    lists = ("base", "skip", "adjust", "expected", "tune")
     plain = {str(key): value for key, value in raw.items() if value is not None or key not in lists}
     plain |= {key: str(value) for key, value in plain.items() if key in ("title", "source")}
     plain.setdefault("title", path.stem)

@@ -15,6 +15,7 @@ from isthmus.testing.hostile.malicious_server import SIEGES, besiege, check_step
 from isthmus.testing.hostile.mutations import Mutator
 from isthmus.testing.hostile.sites import World, toy_world, trace_sites
 from isthmus.testing.hostile.weighing import check_claims, check_claims_between_sites
+from isthmus.testing.searches import SEARCH_CHECKS, check_search
 from isthmus.testing.splitters import check_splitter
 from isthmus.testing.toys import ScriptedClients, toy_client, toy_course, toy_graph, toy_scenario
 from isthmus.testing.traces import trace_course
@@ -24,6 +25,7 @@ __all__ = [
     "CHECKS",
     "COURSE_CHECKS",
     "GUARD_CHECKS",
+    "SEARCH_CHECKS",
     "SIEGES",
     "Bound",
     "Cost",
@@ -43,6 +45,7 @@ __all__ = [
     "check_guard",
     "check_lies_between_sites",
     "check_lies_in_bytes",
+    "check_search",
     "check_splitter",
     "check_stale_messages",
     "check_stale_replies",

@@ -38,7 +38,7 @@ COURSES: dict[str, dict[str, Any]] = {
     "graph_from_gradient": {"course": ALONE},
     "links_from_rows": {"course": toy_course(FedGL(), rounds=2, runtime="auto")},
     "vocabulary": {"scenario": toy_scenario(3, sparse=True)},
-    "property_inference": {"scenario": toy_scenario(3, client_without_edges=True)},
+    "property_inference": {"scenario": toy_scenario(3, sparse=True)},
     "words_of_one": {"scenario": toy_scenario(3, num_nodes=12, num_common=0, sparse=True)},
     "labels_from_rows": {"course": toy_course(FedGL(), rounds=2, runtime="auto")},
     "generated_features": {
@@ -52,7 +52,7 @@ COURSES: dict[str, dict[str, Any]] = {
 }
 SMALL: dict[str, Attack] = {
     "lira": Lira(shadows=4),
-    "property_inference": PropertyInference(which="degree", shadows=3),
+    "property_inference": PropertyInference(shadows=3),
     "features_by_matching": FeaturesByMatching(steps=5),
     "edges_by_matching": EdgesByMatching(steps=5),
     "graph_from_gradient": GraphFromGradient(steps=50),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import subprocess
 import sys
 import time
@@ -55,7 +56,7 @@ class Compact:
 
 
 def run(script: str, words: str) -> str:
-    command = [sys.executable, str(BENCHMARKS / script), *words.split()]
+    command = [sys.executable, str(BENCHMARKS / script), *shlex.split(words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout

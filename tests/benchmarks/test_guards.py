@@ -61,6 +61,12 @@ def test_secure_sum_has_a_row_for_one_process_and_one_between_processes() -> Non
 
 
 @pytest.mark.slow
+def test_a_row_can_be_taken_alone() -> None:
+    (rows,) = tables(run("guards.py", 'secure_sum --clients 4 --sizes "10 KB" --where here --repeats 1'))
+    assert [(row["where"], row["clients"], row["model"]) for row in rows] == [("one process", "4", "10 KB")]
+
+
+@pytest.mark.slow
 def test_poison_has_a_row_for_each_fold_and_a_column_for_each_attack() -> None:
     (rows,) = tables(run("guards.py", "--only poison --quick"))
     assert [row["fold or check"] for row in rows] == ["mean", "median"]

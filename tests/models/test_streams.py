@@ -43,6 +43,18 @@ def test_each_clients_mask_is_the_one_that_it_draws_alone(p: float, width: int, 
         assert all(torch.equal(found, dropout(part, p, generator)) for found, part, generator in mine)
 
 
+@pytest.mark.parametrize("sizes", [SIZES, (0, 5, 0), (4, 4)])
+def test_masks_that_are_drawn_for_several_steps_at_once_are_those_of_step_after_step(sizes: tuple[int, ...]) -> None:
+    generators = [alone(k) for k in range(len(sizes))]
+    rows = max(sizes) + 2
+    ahead = Streams(lambda: [alone(k) for k in range(len(sizes))], sizes, rows, (), repeats=3)
+    x = torch.ones(len(sizes) * rows, 16)
+    for _ in range(7):  # twice all of them, and one more
+        out = dropout(x, 0.5, ahead).view(len(sizes), rows, 16)
+        for found, size, generator in zip(out, sizes, generators, strict=True):
+            assert torch.equal(found[:size], dropout(torch.ones(size, 16), 0.5, generator))
+
+
 def test_calls_of_different_widths_and_rates_share_each_clients_stream() -> None:
     together, generators = streams(), [alone(k) for k in range(len(SIZES))]
     calls = [(5, 0.5), (3, 0.3), (5, 0.5), (5, 0.3), (16, 1 / 1024), (5, 0.5), (3, 0.3)]

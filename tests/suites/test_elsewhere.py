@@ -98,7 +98,7 @@ def test_workers_and_a_cluster_are_one_or_the_other(suite_file: Path, tmp_path: 
 def test_files_outside_of_a_run_folder_are_refused(tmp_path: Path) -> None:
     for name in ("../x", "/x"):
         with pytest.raises(BadInput, match="outside of its run folder"):
-            elsewhere._unpack({name: pack(b"1")}, tmp_path / "run")
+            elsewhere.unpacked({name: pack(b"1")}, tmp_path / "run")
     assert not (tmp_path / "x").exists()
 
 

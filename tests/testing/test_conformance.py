@@ -810,7 +810,7 @@ def test_a_loss_for_one_client_is_no_fault() -> None:
 # What the clients of a method train by a request that is none of these is done by each alone.
 TOGETHER = (
     *("TrainModel", "TrainAlone", "TrainCorrected", "TrainNormalized", "TrainWithGuidance", "TrainWithAggregates"),
-    *("TrainEncoder", "TrainOwnEncoder"),
+    *("TrainEncoder", "TrainOwnEncoder", "TrainAsDrawn"),
 )
 # Their models are none that are put side by side: they read sums that are made once.
 ONE_BY_ONE = {"fedgap", "fedprogap"}

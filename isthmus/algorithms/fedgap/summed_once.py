@@ -5,7 +5,6 @@ A method that derives from `SummedOnce` says which network it is for, and has a 
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ import torch
 
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.algorithms.fedgap.noisy_sums import memory_of_sums, network_of, own_rows, with_sums
-from isthmus.core.errors import BadInput, BadMessage
+from isthmus.core.errors import BadInput
 from isthmus.core.guards.hiding import NoisySums
 from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, Request, StateT, on
 from isthmus.core.random import digest
@@ -144,7 +143,6 @@ def _settle(client: GraphClient, number: int, memory: State) -> None:
     """See that sums are made once also where a server takes a client's memory back to before them."""
     if client.book is None:
         return
-    keys = f"sums {client.course} {number}"
-    with suppress(BadMessage):  # a setup that was interrupted comes again, and must be the same
-        client.book.open(keys)
-    client.book.settle(keys, "what neighbours are added up by", digest({"memory": memory}))
+    # A setup that was interrupted comes again, and must be the same.
+    what = f"what set {number + 1} of neighbours of {client.course} is added up by"
+    client.book.settle_for_good(what, digest({"memory": memory}))

@@ -38,6 +38,9 @@ class Book(Protocol):
     def settle(self, keys: str, what: str, value: bytes) -> None:
         """Settle something for a set of keys; raises BadMessage if something else was settled before."""
 
+    def settle_for_good(self, what: str, value: bytes) -> None:
+        """Settle something for this process and those after it; raises BadMessage if it was something else before."""
+
     def add_up(self, reply: str, clients: tuple[str, ...]) -> None:
         """Take note over whom a reply is added up; raises BadMessage if it was over others before."""
 
@@ -166,6 +169,11 @@ class Guard:
     def problem(self, course: Any) -> str:
         """Return why a course cannot have this guard beside its other parts, with what would do; empty if it can."""
         return ""
+
+    @property
+    def asks_alike(self) -> bool:
+        """Whether clients that are sent the same understand the same, to the bit."""
+        return self.receives_alike
 
     @property
     def compares(self) -> bool:
@@ -300,11 +308,13 @@ class Stages:
 
     `requests` are the algorithm's own, as clients understand them; `holding` are those who have a reply. `ask` carries
     one more exchange, of the guard's own requests. `num_replies` is how many are in the sum: all that are held, unless
-    the guard says that it is fewer. `reshaped` says whether guards before it have changed the form of what is held.
+    the guard says that it is fewer. `reshaped` says whether guards before it have changed the form of what is held, and
+    `alike` whether clients that are sent the same understand the same.
     `following` is the request that the guard said would follow, which may have gone along with the algorithm's.
     """
 
     reshaped = False
+    alike = True
     following: Request[Any] | None = None
 
     def __init__(

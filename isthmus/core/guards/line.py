@@ -16,7 +16,7 @@ from isthmus.core.guards.guard import Asking, AtClient, AtServer, Guard, OwnClie
 from isthmus.core.guards.hiding import NoisySums, PrivateSteps
 from isthmus.core.outside import foreign
 from isthmus.core.protocol import Client, Failure, Known, Position, Request, Requests, handlers_of
-from isthmus.core.random import Sampling, Secret, UniformSampling
+from isthmus.core.random import Sampling, Secret, UniformSampling, digest
 from isthmus.core.record import CPU, Record, State, moved
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class GuardLine:
             for kind, name in handlers_of(type(guard)).items()
         }
         self._received: tuple[Any, Any] = (None, None)
+        self._digested: tuple[Any, bytes] = (None, b"")
 
     def __bool__(self) -> bool:
         return bool(self.guards)
@@ -96,6 +97,17 @@ class GuardLine:
         if all(guard.receives_alike for guard in self.guards):
             self._received = (request, found)  # held, so that no other object takes its place
         return found
+
+    @property
+    def asks_alike(self) -> bool:
+        """Whether clients that are sent the same understand the same, to the bit."""
+        return all(guard.asks_alike for guard in self.guards)
+
+    def digest_of(self, request: Request[Any]) -> bytes:
+        """Return 32 bytes that tell what is asked for from all else, found once for clients that are asked together."""
+        if self._digested[0] is not request:
+            self._digested = (request, digest({"kind": type(request).__name__, "request": moved(request, CPU)}))
+        return self._digested[1]
 
     def released(self, reply: Record, request: Request[Any], client: Client) -> Record:
         """Return what leaves the client of a reply."""
@@ -282,7 +294,8 @@ class GuardedExchange:
         """Return the weighted mean of what clients hold, as it was before it left them, and of how many it is."""
         (guard, at), *others = self._pairs(backwards=True)
         stages = Stages(requests, holding, ask, min_replies, at)
-        stages.reshaped, stages.following = self.line.reshapes, self._following
+        stages.reshaped, stages.alike = self.line.reshapes, self.line.asks_alike
+        stages.following = self._following
         mean = guard.summed(stages)
         first, kind = holding[0], type(requests[holding[0]]).__name__
         request = self._heard.get(first, requests[first])

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from isthmus.models.products.chain import Step, stepped
+
 # The label of a row whose loss does not count.
 IGNORED = -100
 
@@ -48,6 +50,7 @@ class Examples:
     owner: Tensor
     num_clients: int
     _wanted: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _places: dict[tuple[int, int], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @staticmethod
     def of(rows: Tensor, labels: Tensor, counts: Sequence[int]) -> Examples:
@@ -63,11 +66,17 @@ class Examples:
             self._wanted[num_classes] = zeros.scatter_(0, self.labels.unsqueeze(0), self.weights.unsqueeze(0))
         return self._wanted[num_classes]
 
+    def places(self, num_classes: int, stride: int) -> Tensor:
+        """Return where the logits of the examples are in memory in which rows are so far apart, class by class."""
+        if (num_classes, stride) not in self._places:
+            classes = torch.arange(num_classes, device=self.rows.device).unsqueeze(1)
+            self._places[num_classes, stride] = (self.rows * stride + classes).flatten()  # (classes * examples,)
+        return self._places[num_classes, stride]
+
 
 def losses_of_clients(logits: Tensor, examples: Examples) -> Tensor:
     """Return each client's weighted sum of its examples' cross-entropy, (clients,)."""
-    found: Tensor = _ClientsLoss.apply(logits, examples)  # type: ignore[no-untyped-call]
-    return found
+    return stepped(_ClientsLoss, logits, examples)
 
 
 class _ClientsLoss(torch.autograd.Function):
@@ -75,11 +84,15 @@ class _ClientsLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, examples: Examples) -> Tensor:
+        (rows, classes), stride = logits.shape, logits.stride(0)
+        if logits.stride(1) != 1:
+            logits, stride = logits.contiguous(), classes
+        memory = logits.as_strided(((rows - 1) * stride + classes if rows else 0,), (1,))
         # Classes become rows, as above.
-        logs = logits.index_select(0, examples.rows).t().contiguous().log_softmax(dim=0)  # (classes, examples)
-        wanted = examples.wanted(len(logs))
+        logs = memory.index_select(0, examples.places(classes, stride)).view(classes, -1).log_softmax(dim=0)
+        wanted = examples.wanted(classes)
         each = (logs * wanted).sum(dim=0)
-        ctx.examples, ctx.num_rows = examples, len(logits)
+        ctx.examples, ctx.num_rows = examples, rows
         ctx.save_for_backward(logs.exp_().mul_(examples.weights).sub_(wanted))
         return each.new_zeros(examples.num_clients).index_add_(0, examples.owner, each, alpha=-1)
 
@@ -88,9 +101,11 @@ class _ClientsLoss(torch.autograd.Function):
         if torch.is_grad_enabled():  # what the gradient is made of was not kept
             raise RuntimeError("losses_of_clients has no gradient of its gradient (create_graph=True)")
         (slope,), examples = ctx.saved_tensors, ctx.examples
-        by_example = (slope * grads[0].index_select(0, examples.owner)).t()  # (examples, classes)
-        by_row = by_example.new_zeros(ctx.num_rows, by_example.shape[1])
-        return by_row.index_copy_(0, examples.rows, by_example), None
+        if not isinstance(ctx, Step):  # of a chain, every loss counts once
+            slope = slope * grads[0].index_select(0, examples.owner)  # (classes, examples)
+        by_row = slope.new_zeros(ctx.num_rows * len(slope))
+        by_row.scatter_(0, examples.places(len(slope), len(slope)), slope.flatten())
+        return by_row.view(ctx.num_rows, len(slope)), None
 
 
 # Every metric of every task, by the one name that it has in all of them; each task takes those that make sense for it.

@@ -5,8 +5,9 @@ WideRows     sparse features: (clients * features, out), a copy for each, for co
 FullRows     the same, multiplied by a block-diagonal matrix that serves every step
 CompactRows  sparse features and a common start: for each client only the rows of the features that occur at it,
              and once for all what becomes of a row that no data touches
+AlikeRows    the same, where nothing but gradients moves them: what training added, one row for all features that
+             occur at the same nodes (`models/products/affine.py`)
 Span         sparse features, few nodes and a linear optimiser: what training added, one row for each node
-             (`models/products/affine.py`)
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from isthmus.learn.optimizers import (
     common_step,
 )
 from isthmus.learn.together.stacked_features import (
+    AlikeStack,
     CompactStack,
     Rows,
     SpanStack,
@@ -38,12 +40,18 @@ from isthmus.learn.together.stacked_features import (
     shapes_of,
     term_of,
 )
-from isthmus.models.products.affine import SpanFeatures, SpanWeight
+from isthmus.models.products.affine import AlikeFeatures, HeldFeatures, HeldWeight
 from isthmus.models.products.sparse import SparseMatrix
 
 
 class Layout(ABC):
-    """How a parameter is held; `live` is the tensor that the optimiser moves."""
+    """How a parameter is held; `live` is the tensor that the optimiser moves.
+
+    Attributes:
+        adds: whether that is what was added to the start, so that a pull to the start is one to zero
+    """
+
+    adds: ClassVar[bool] = False
 
     @abstractmethod
     def live(self, start: Start) -> Tensor:
@@ -201,16 +209,84 @@ def is_compact(start: Start) -> bool:
     return isinstance(start, Tensor) or (isinstance(start, Rows) and features_of(start.stacked) is not None)
 
 
-class Span(Layout):
+class Held(Layout):
+    """Weights of sparse features as coordinates of what training added to the start."""
+
+    def __init__(self, features: StackedFeatures) -> None:
+        self.features = features
+        self._begun: Tensor | None = None  # what was last made to train, until a step is taken
+        self._installed: list[HeldWeight] = []  # of that
+
+    @property
+    @abstractmethod
+    def x(self) -> HeldFeatures:
+        """The features, for weights that are held so."""
+
+    def installed(self, live: Tensor, start: Start) -> HeldWeight:
+        """Return the coordinates with what they start from."""
+        found = HeldWeight(live, *map(self._seen, self._origins(start)))
+        if self._begun is not None and self._begun.data_ptr() == live.data_ptr():
+            found.nothing_added = True
+            self._installed.append(found)
+        return found
+
+    def _origins(self, start: Start) -> list[Start]:
+        return [start]
+
+    def _seen(self, origin: Start) -> Tensor:
+        """Return X times the weights of all clients, or of each, (clients * rows, out)."""
+        if is_compact(origin):
+            return self.features.seen(term_of(origin))
+        return self.features.touched.matmul(CompactRows(self.features, still=True).live(origin))
+
+    def stepped(self) -> None:
+        """Be told that something is added now."""
+        self._begun = None
+        while self._installed:
+            self._installed.pop().nothing_added = False
+
+
+class AlikeRows(Held):
+    """What training added to a common start, one row for all features of a client that occur at the same nodes.
+
+    Rows that no data touches stand still.
+    """
+
+    adds = True
+
+    @property
+    def x(self) -> AlikeFeatures:
+        """The features with their sums over those that are alike."""
+        return self.features.alike
+
+    def live(self, start: Start) -> Tensor:
+        """Return (sets, out): zeros."""
+        rows = self.features.alike.sums.shape[1]
+        self._begun = self.features.matrix.values.new_zeros(rows, next(shapes_of(start))[1])
+        return self._begun
+
+    def spread(self, by_client: Tensor, live: Tensor) -> Tensor:
+        """Return (sets, 1)."""
+        return by_client.index_select(0, self.features.alike_owner).unsqueeze(1)
+
+    def finished(self, live: Tensor, start: Start) -> Stacked:
+        """Return what was added, and the start."""
+        return Combination([(1.0, AlikeStack(live, self.features)), (1.0, term_of(start))])
+
+    def beside(self, live: Tensor, start: Start) -> Stacked:
+        """Return the rows; what stands still has no gradient and no moments."""
+        return AlikeStack(live, self.features)
+
+
+class Span(Held):
     """What training added to the start, one row for each node, how much of the start is left, and of a drift."""
 
     def __init__(self, features: StackedFeatures, drift: Start | None = None) -> None:
-        self.features, self.drift = features, drift
-        self._begun: Tensor | None = None  # what was last made to train, until a step is taken
-        self._installed: list[SpanWeight] = []  # of that
+        super().__init__(features)
+        self.drift = drift
 
     @property
-    def x(self) -> SpanFeatures:
+    def x(self) -> HeldFeatures:
         """The features with their Gram matrix."""
         return self.features.span
 
@@ -234,34 +310,15 @@ class Span(Layout):
         rows = self.features.matrix.shape[0] + (1 if self.drift is None else 2)
         return self.features.matrix.values.new_zeros(rows, next(shapes_of(like))[1])
 
-    def installed(self, live: Tensor, start: Start) -> SpanWeight:
-        """Return the coordinates with what they start from."""
-        seen = (self._seen(origin) for origin in (start, self.drift) if origin is not None)
-        found = SpanWeight(live, *seen)
-        if self._begun is not None and self._begun.data_ptr() == live.data_ptr():
-            found.nothing_added = True
-            self._installed.append(found)
-        return found
-
-    def stepped(self) -> None:
-        """Be told that something is added now."""
-        self._begun = None
-        while self._installed:
-            self._installed.pop().nothing_added = False
-
-    def _seen(self, origin: Start) -> Tensor:
-        """Return X times the weights of all clients, or of each, (clients * rows, out)."""
-        if is_compact(origin):
-            return self.features.seen(term_of(origin))
-        return self.features.touched.matmul(CompactRows(self.features, still=True).live(origin))
+    def _origins(self, start: Start) -> list[Start]:
+        return [origin for origin in (start, self.drift) if origin is not None]
 
     def finished(self, live: Tensor, start: Start) -> Stacked:
         """Return what was added, plus the start and the drift as far as they are in it."""
         rows = self.features.matrix.shape[0]
         terms: list[tuple[float, Stacked | Tensor]] = [(1.0, SpanStack(live[:rows], self.features))]
-        origins = [origin for origin in (start, self.drift) if origin is not None]
         shares = live[rows:, 0].tolist()
-        return Combination([*terms, *zip(shares, map(term_of, origins), strict=True)])
+        return Combination([*terms, *zip(shares, map(term_of, self._origins(start)), strict=True)])
 
 
 # A second value of a parameter, each client's own, lies under its name behind this.
@@ -303,13 +360,19 @@ class Weights:
         self.moved = [self._live[name].requires_grad_() for name in self._trained]
         self.values = [each.detach() for each in self.moved]  # the same memory
 
-    def hold(self, strength: float, pulled: Container[str], drifts: Mapping[str, Start]) -> None:
-        """Let g + mu (w - anchor) + drift take the place of g: a pull to where some parameters are now, and a drift."""
+    def hold(self, strength: float, pulled: Container[str], drifts: Mapping[str, Start], follows: bool = False) -> None:
+        """Let g + mu (w - anchor) + drift take the place of g: a pull to where some parameters are now, and a drift.
+
+        Where it `follows` the parameters, what pulls them is another tensor than their beginning.
+        """
         near: Container[str] = pulled if strength else ()
         drifting = {i: drifts[name] for i, name in enumerate(self._trained) if name in drifts}
         self._drifting = dict(drifts)
         self._strength = strength
-        self._anchors = {i: self.values[i].clone() for i, name in enumerate(self._trained) if name in near}
+        places = [i for i, name in enumerate(self._trained) if name in near]
+        # What was added is how far they are from their beginning, as it is.
+        self._added = [i for i in places if self.layouts[i].adds and not follows]
+        self._anchors = {i: self.values[i].clone() for i in places if i not in self._added}
         self._drifts = {i: self.layouts[i].constant(drift) for i, drift in drifting.items()}
         self._apart = {i: torch.empty_like(anchor) for i, anchor in self._anchors.items()}
         self._steps.clear()
@@ -333,6 +396,8 @@ class Weights:
         for i, anchor in self._anchors.items() if self._steps else ():
             apart = torch.sub(self.values[i], anchor, out=self._apart[i])
             grads[i] = _own(grads[i], places).add_(apart, alpha=self._strength)
+        for i in self._added if self._steps else ():
+            grads[i] = _own(grads[i], places).add_(self.values[i], alpha=self._strength)
         for i in self._drifts:
             grads[i] = _own(grads[i], places)
         if self._drifts:

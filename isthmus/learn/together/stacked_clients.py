@@ -31,16 +31,19 @@ from isthmus.learn.optimizers import (
     OptimizerState,
     Penalty,
     Pull,
+    add_gradients,
     counts_steps_only,
     load_params,
     moving,
     step_gradients,
     steps_before,
 )
+from isthmus.learn.tasks.node_classification import NodeClassification
 from isthmus.learn.tasks.stacked_batches import Evaluated
 from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.layouts import (
     OWN,
+    AlikeRows,
     CompactRows,
     FullRows,
     Layout,
@@ -63,6 +66,8 @@ from isthmus.learn.together.stacked_features import (
     term_of,
 )
 from isthmus.models.dropout import Streams
+from isthmus.models.model import Model
+from isthmus.models.products.chain import chained
 from isthmus.models.products.sparse import SparseMatrix
 
 # What the model began with, in the form in which it takes its parameters; made when it is asked for.
@@ -195,6 +200,11 @@ class Together:
     beside: Beside | None = None
 
     @property
+    def repeats(self) -> int:
+        """How many gradients are taken of full batches."""
+        return self.steps * (1 if self.envelope is None else self.envelope.steps)
+
+    @property
     def steps_are_gradients(self) -> bool:
         """Whether a step is the gradient, with decay and drift, times -lr, and nothing else."""
         pulled = self.proximal or self.penalties or self.envelope is not None
@@ -215,6 +225,7 @@ class FullSteps:
         losses:  each client's in every step, (clients,)
         sums:    the gradients added up, where they are asked for
         seen:    what is observed of the trained model, where somebody wants to
+        chained: whether the losses are a chain of steps, of nothing but the parameters that move
     """
 
     def __init__(
@@ -227,6 +238,7 @@ class FullSteps:
         data: StackedData,
         loss: StackedLoss,
         streams: Callable[[], Streams],
+        chained: bool = False,
     ) -> None:
         self.model, self.asked, self.weights, self.state, self.lr = model, asked, weights, state, lr
         self.losses: list[Tensor] = []
@@ -235,6 +247,7 @@ class FullSteps:
         self.told = asked.steps_are_gradients and self.rate >= LONG_WAY
         summed = asked.mean_gradients and not self.told
         self.sums = [torch.zeros_like(each) for each in weights.values] if summed else None
+        self.chained = chained
         self.seen: Any = None
         self._data, self._loss, self._first = data, loss, streams()
         # The same draws once more, for own values beside the first ones.
@@ -263,6 +276,22 @@ class FullSteps:
         return self.weights.named([each.div_(len(self.losses)) for each in self.sums])
 
     def _step(self) -> None:
+        asked, weights = self.asked, self.weights
+        grads = self._chained_slopes() if self.chained else self._slopes()
+        weights.join(grads)
+        asked.optimizer.step(weights.values, grads, self.state, self.lr)
+
+    def _chained_slopes(self) -> list[Tensor]:
+        """Return the gradients of the losses where these are a chain of steps, without autograd."""
+        with chained() as chain:
+            self.losses.append(self._losses(self._first))
+            grads = chain.slopes(self.weights.moved)
+            if self.sums is not None:
+                add_gradients(self.sums, grads, self.weights.values, self.asked.optimizer)
+        return grads
+
+    def _slopes(self) -> list[Tensor]:
+        """Return the gradients of the losses and of what was asked for beside them."""
         asked, weights, beside = self.asked, self.weights, self.asked.beside
         each = self._losses(self._first)  # (clients,)
         self.losses.append(each.detach())
@@ -276,8 +305,7 @@ class FullSteps:
         if beside is not None:
             grads, slopes = grads[: len(weights.moved)], grads[len(weights.moved) :]
             beside.learn(slopes)
-        weights.join(grads)
-        asked.optimizer.step(weights.values, grads, self.state, self.lr)
+        return grads
 
     def _losses(self, streams: Streams | None) -> Tensor:
         assert streams is not None
@@ -482,11 +510,14 @@ class GraphCohort:
         own = self._compacted(self._own_starts(asked), data)
         layouts, x = self._layouts(data, starts, states, replace(asked, drifts=drifts), own)
         weights = Weights(starts, layouts, self._buffers, own)
-        weights.hold(*((asked.proximal, asked.pulled) if envelope is None else (envelope.strength, given)), drifts)
+        pull = (asked.proximal, asked.pulled) if envelope is None else (envelope.strength, given)
+        weights.hold(*pull, drifts, follows=envelope is not None)
         state = stacked_state(optimizer, weights.values, states, weights.layouts)
         loss = asked.loss or (lambda model, data, streams, frozen: self.task.stacked_loss(model, data, streams))
         if asked.beside is not None:
             asked.beside.begin(range(len(self)))
+        chain = self._is_chain(asked)
+        repeats = asked.repeats if chain and getattr(self.model, "draws_once", False) else 1
         taken = FullSteps(
             self.model,
             asked,
@@ -495,7 +526,8 @@ class GraphCohort:
             self._rate(optimizer),
             data.with_features(x),
             loss,
-            partial(self._streams, asked.purpose, data),
+            partial(self._streams, asked.purpose, data, repeats),
+            chain,
         )
         taken.run()
         counts = [before + asked.steps for before in steps_before(states, len(self))]
@@ -510,6 +542,12 @@ class GraphCohort:
             None if envelope is None else weights.centre(),
             beside=weights.finished(OWN) if own else None,
         )
+
+    def _is_chain(self, asked: Together) -> bool:
+        """Whether losses are a chain of steps (`models/products/chain.py`), and all that gradients are made of."""
+        alone = asked.loss is None and not asked.penalties and asked.beside is None
+        known = type(self.task).stacked_loss is NodeClassification.stacked_loss
+        return alone and known and isinstance(self.model, Model) and self.model.is_chain
 
     def _own_starts(self, asked: Together) -> dict[str, Start]:
         """Return what second values of the parameters begin with, in the model's order, if there are any."""
@@ -596,6 +634,9 @@ class GraphCohort:
         begun = [held[name] for held in (starts, own) if held for name in names]
         compact = bare and all(map(is_compact, [*drifts, *begun]))
         still = not drifts and not moving(optimizer).weight_decay
+        if compact and still and as_they_are and all(isinstance(start, Tensor) for start in begun):
+            # One for each, for each knows whether something was added.
+            return layouts | {name: AlikeRows(features) for name in names}, features.alike
         layout = CompactRows(features, still) if compact else FullRows(features)
         return layouts | dict.fromkeys(names, layout), layout.x
 
@@ -615,8 +656,11 @@ class GraphCohort:
             if any(shape != self._shapes[name] for shape in shapes_of(start)):
                 raise BadInput(f"parameter {name!r} has another shape than this model's {tuple(self._shapes[name])}")
 
-    def _streams(self, purpose: str, data: StackedData) -> Streams:
-        return Streams(lambda: [c.generator(purpose) for c in self.clients], data.sizes, data.rows, data.entries)
+    def _streams(self, purpose: str, data: StackedData, repeats: int = 1) -> Streams:
+        def begun() -> list[torch.Generator]:
+            return [client.generator(purpose) for client in self.clients]
+
+        return Streams(begun, data.sizes, data.rows, data.entries, repeats=repeats)
 
     # ---- evaluation
 

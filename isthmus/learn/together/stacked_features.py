@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from isthmus.core.record import Params, largest
@@ -19,8 +21,10 @@ from isthmus.models.gnn.gin import GINELayer, GINLayer
 from isthmus.models.gnn.sage import SAGELayer
 from isthmus.models.model import Model
 from isthmus.models.parts import BiasFreeLinear, Linear
-from isthmus.models.products.affine import SpanFeatures, block_gram
+from isthmus.models.products.affine import AlikeFeatures, SpanFeatures, block_gram
 from isthmus.models.products.sparse import Pattern, SparseMatrix
+
+Array: TypeAlias = NDArray[Any]
 
 # ---- what many clients start from
 
@@ -105,6 +109,7 @@ class StackedFeatures:
         self.matrix, self.num_clients = matrix, num_clients
         self.num_features = matrix.shape[1]
         self._shares: tuple[Tensor, tuple[Tensor, SparseMatrix, Tensor]] | None = None
+        self._of_sets: tuple[SparseMatrix, SparseMatrix] | None = None
         # Of the same tensors the same stack is made as long as there is one: sums know by that what occurs twice.
         self._made: WeakValueDictionary[tuple[int, ...], CompactStack] = WeakValueDictionary()
 
@@ -157,6 +162,49 @@ class StackedFeatures:
         return SpanFeatures(self.matrix, block_gram(self.matrix, self.num_clients))
 
     @cached_property
+    def _sets(self) -> tuple[Tensor, Tensor]:
+        """Which set of features that are alike each used column is in, (used,), and the first one of each, (sets,)."""
+        turned = self.touched.t()
+        parts = (turned.pattern.crow, turned.pattern.col, turned.values)
+        crow, row, values = (part.cpu().numpy() for part in parts)
+        first = first_alike(crow, row, values)
+        firsts, number = np.unique(first, return_inverse=True)
+        return torch.from_numpy(number).to(self.used.device), torch.from_numpy(firsts).to(self.used.device)
+
+    @cached_property
+    def alike(self) -> AlikeFeatures:
+        """The features with their sums over those that are alike, which occur at one client."""
+        from scipy.sparse import csr_matrix  # imported here: models must load quickly
+
+        number, firsts = self._sets
+        rows, sets = self.matrix.shape[0], len(firsts)
+        pattern = self.touched.pattern
+        columns = number.index_select(0, pattern.col).cpu().numpy()
+        entries = (self.matrix.values.cpu().numpy(), columns, pattern.crow.cpu().numpy().copy())
+        sums = csr_matrix(entries, (rows, sets), copy=True)
+        sums.sum_duplicates()
+        turned = self.touched.t()
+        parts = (turned.values, turned.pattern.col, turned.pattern.crow)
+        each = csr_matrix(tuple(part.cpu().numpy() for part in parts), turned.shape, copy=False)[firsts.cpu().numpy()]
+        return AlikeFeatures(self.matrix, self._of_scipy(sums), self._of_scipy(each))
+
+    def _of_scipy(self, matrix: Any) -> SparseMatrix:
+        device = self.matrix.values.device
+        parts = (torch.from_numpy(part).to(device) for part in (matrix.indptr, matrix.indices, matrix.data))
+        crow, col, values = parts
+        return SparseMatrix(Pattern(crow, col, matrix.shape), values)
+
+    @cached_property
+    def alike_number(self) -> Tensor:
+        """Which set each used column is in, (used,)."""
+        return self._sets[0]
+
+    @cached_property
+    def alike_owner(self) -> Tensor:
+        """Which client each set of features that are alike belongs to, (sets,)."""
+        return self.owner.index_select(0, self._sets[1])
+
+    @cached_property
     def collected(self) -> SparseMatrix:
         """(features, used): adds up the clients' rows of each feature."""
         number = torch.arange(len(self.used), device=self.used.device)
@@ -177,6 +225,15 @@ class StackedFeatures:
             matrix = collected.with_values(each.float().index_select(0, collected.pattern.col))
             self._shares = (weights.clone(), (each, matrix, left))
         return self._shares[1]
+
+    def of_sets(self, collected: SparseMatrix) -> SparseMatrix:
+        """Return what collects used rows, (features, used), for rows of features that are alike, (features, sets)."""
+        if self._of_sets is None or self._of_sets[0] is not collected:
+            pattern = collected.pattern
+            columns = self.alike_number.index_select(0, pattern.col)
+            size = (self.num_features, len(self.alike_owner))
+            self._of_sets = (collected, SparseMatrix(Pattern(pattern.crow, columns, size), collected.values))
+        return self._of_sets[1]
 
     @cached_property
     def span_pays(self) -> bool:
@@ -212,11 +269,31 @@ class StackedFeatures:
     def _spreading(self) -> SparseMatrix:
         """(used, clients * rows + features): X^T for the used rows, and a one for the feature that each is."""
         own = self.touched.t()
-        (used, rows), number = own.shape, torch.arange(len(self.used) + 1, device=self.used.device)
-        size = (used, rows + self.num_features)
-        ones = torch.ones(used, device=self.used.device)
-        each = SparseMatrix(Pattern(number, rows + self.feature, size), ones)
-        return SparseMatrix(Pattern(own.pattern.crow, own.pattern.col, size), own.values).plus(each)
+        size = (len(self.used), own.shape[1] + self.num_features)
+        return SparseMatrix(Pattern(own.pattern.crow, own.pattern.col, size), own.values).plus(
+            self._below(own.shape[1])
+        )
+
+    @cached_property
+    def _parting(self) -> SparseMatrix:
+        """(used, sets + features): a one for the set that each used row is in, and one for the feature that it is."""
+        sets = len(self.alike_owner)
+        number = torch.arange(len(self.used) + 1, device=self.used.device)
+        pattern = Pattern(number, self.alike_number, (len(self.used), sets + self.num_features))
+        return SparseMatrix(pattern, torch.ones(len(self.used), device=number.device)).plus(self._below(sets))
+
+    def _below(self, rows: int) -> SparseMatrix:
+        """Return (used, rows + features): a one for the feature that each used row is."""
+        used = len(self.used)
+        number = torch.arange(used + 1, device=self.used.device)
+        pattern = Pattern(number, rows + self.feature, (used, rows + self.num_features))
+        return SparseMatrix(pattern, torch.ones(used, device=number.device))
+
+    def parted(self, of_sets: Tensor, common: Tensor | None = None) -> Tensor:
+        """Return the used rows, (used, out), of those of sets that are alike, plus those of what all have in common."""
+        if common is None:
+            return of_sets.index_select(0, self.alike_number)
+        return self._parting.matmul(torch.cat([of_sets, common]))
 
     def spread(self, coordinates: Tensor, common: Tensor | None = None) -> Tensor:
         """Return the used rows of X^T A of each client, (used, out), plus those of what all have in common."""
@@ -230,6 +307,8 @@ class StackedFeatures:
             return self.matrix.matmul(origin)
         if isinstance(origin, SpanStack):
             return self.span.gram.matmul(origin.coordinates)
+        if isinstance(origin, AlikeStack):
+            return self.alike.sums.matmul(origin.values)
         if isinstance(origin, Combination):
             return combined([(factor, self.seen(each)) for factor, each in origin.terms])
         assert isinstance(origin, CompactStack)
@@ -303,13 +382,8 @@ class CompactStack(Stacked):
     def bound(self) -> Tensor:
         """Return the largest magnitude of all, or of each client where that is no number to go by."""
         if self._bound is None:
-            # Their length is no less than the largest of them, and found in half the time; NaN or infinity if any is.
-            top = sum(float(torch.linalg.vector_norm(part)) for part in (self.values, self.rest))
-            self._bound = torch.full((len(self),), top, dtype=torch.float64)
-            if not bool(self._bound.isfinite().all()):
-                rows = torch.linalg.vector_norm(self.values, 1, dim=1)
-                sums = rows.new_zeros(len(self)).index_add_(0, self.features.owner, rows)
-                self._bound = (sums + largest(self.rest)).cpu().double()
+            top = float(torch.linalg.vector_norm(self.rest))
+            self._bound = top + bound_of_rows(self.values, self.features.owner, len(self))
         return self._bound
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
@@ -390,6 +464,96 @@ class SpanStack(Stacked):
         return matrix.t().matmul((by_client * each).flatten(0, 1)).double().cpu()
 
 
+class AlikeStack(Stacked):
+    """Rows that features of a client have in common where they are alike; zero where no data touches them."""
+
+    def __init__(self, values: Tensor, features: StackedFeatures) -> None:
+        super().__init__((features.num_features, values.shape[1]), values.dtype, features.num_clients)
+        self.values, self.features = values, features  # values: (sets, out)
+        self._bound: Tensor | None = None
+        self._sum: tuple[Tensor, Tensor] | None = None  # it may be a part of several sums
+
+    def added(self, terms: Sequence[tuple[float, Stacked | Tensor]]) -> Stacked | None:
+        """Return a sum with a row for each feature that occurs at a client."""
+        return compact_sum(terms, self.features)
+
+    def member(self, position: int) -> Tensor:
+        """Return one client's rows among zeros."""
+        feature, rows = self._rows(position)
+        return rows.new_zeros(self.shape).index_copy_(0, feature, rows)
+
+    def member_onto(self, position: int, other: Tensor) -> Tensor:
+        """Return one client's rows, added to those of another tensor."""
+        feature, rows = self._rows(position)
+        return other.index_copy(0, feature, rows.add_(other.index_select(0, feature)))
+
+    def _rows(self, position: int) -> tuple[Tensor, Tensor]:
+        """Return which features occur at a client, and their rows."""
+        features = self.features
+        bounds = torch.searchsorted(features.owner, features.owner.new_tensor([position, position + 1])).tolist()
+        mine = slice(*bounds)
+        return features.feature[mine], self.values.index_select(0, features.alike_number[mine])
+
+    def whole(self) -> Tensor:
+        """Return a copy for each client."""
+        found = self.added([(1.0, self)])
+        assert found is not None
+        return found.whole()
+
+    def bound(self) -> Tensor:
+        """Return the largest magnitude of all, or of each client where that is no number to go by."""
+        if self._bound is None:
+            self._bound = bound_of_rows(self.values, self.features.alike_owner, len(self))
+        return self._bound
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum of the rows."""
+        return self.added_up(weights).clone()
+
+    def added_up(self, weights: Tensor) -> Tensor:
+        """Return the same, made once."""
+        if self._sum is None or not torch.equal(self._sum[0], weights):
+            self._sum = (weights, self._added(weights))
+        return self._sum[1]
+
+    def _added(self, weights: Tensor) -> Tensor:
+        values, features = self.values, self.features
+        _, collected, _ = features.shares(weights.to(values.device))
+        if not bool(weights.all()):  # who has no weight may hold anything, NaN too
+            counted = weights.to(values.device).index_select(0, features.alike_owner) != 0.0
+            values = torch.where(counted.unsqueeze(1), values, 0.0)
+        return features.of_sets(collected).matmul(values).double().cpu()
+
+
+def bound_of_rows(values: Tensor, owner: Tensor, num_clients: int) -> Tensor:
+    """Return what no number of a client exceeds in magnitude, (clients,), of rows that each belong to one."""
+    # Their length is no less than the largest of them, and found in half the time; NaN or infinity if any is.
+    bound = torch.full((num_clients,), float(torch.linalg.vector_norm(values)), dtype=torch.float64)
+    if not bool(bound.isfinite().all()):
+        rows = torch.linalg.vector_norm(values, 1, dim=1)
+        bound = rows.new_zeros(num_clients).index_add_(0, owner, rows).cpu().double()
+    return bound
+
+
+def first_alike(crow: Array, col: Array, values: Array) -> Array:
+    """Return for each row of a CSR matrix the first row that has the same entries, (rows,); no row is empty."""
+    bits = values.view(f"u{values.itemsize}")
+    # Numbers that are multiplied and shifted so that sums of others are hardly ever the same.
+    mixed: Array = (col.astype(np.uint64) + 1) * 0x9E3779B97F4A7C15 ^ bits.astype(np.uint64) * 0xC2B2AE3D27D4EB4F
+    mixed = (mixed ^ (mixed >> 29)) * 0xBF58476D1CE4E5B9
+    keys = np.add.reduceat(mixed ^ (mixed >> 32), crow[:-1]) if len(crow) > 1 else mixed
+    _, first, number = np.unique(keys, return_index=True, return_inverse=True)
+    found = first[number]
+    # Keys tell whose entries are to be compared; equal keys of different rows are no more than a lost chance.
+    counts = np.diff(crow)
+    same = counts == counts[found]
+    offset = np.where(same, crow[found] - crow[:-1], 0)
+    other = np.arange(len(col)) + np.repeat(offset, counts)
+    differs = (col != col[other]) | (bits != bits[other])
+    same &= np.bincount(np.repeat(np.arange(len(counts)), counts), weights=differs, minlength=len(counts)) == 0
+    return np.where(same, found, np.arange(len(found)))
+
+
 def compact_sum(terms: Sequence[tuple[float, Stacked | Tensor]], features: StackedFeatures) -> CompactStack | None:
     """Return a sum as rows of the features that occur at each client; None where a term is not known to be such."""
     if len(terms) == 1 and terms[0][0] == 1.0 and isinstance(terms[0][1], CompactStack):
@@ -399,23 +563,32 @@ def compact_sum(terms: Sequence[tuple[float, Stacked | Tensor]], features: Stack
         return None
     common: list[tuple[float, Tensor]] = []
     spans: list[tuple[float, Tensor]] = []
+    alike: list[tuple[float, Tensor]] = []
     held: list[tuple[float, CompactStack]] = []
     for factor, each in total.terms:
         if isinstance(each, Tensor):
             common.append((factor, each))
         elif isinstance(each, SpanStack):
             spans.append((factor, each.coordinates))
+        elif isinstance(each, AlikeStack):
+            alike.append((factor, each.values))
         elif isinstance(each, CompactStack):
             held.append((factor, each))
     shared = combined(common) if common else None  # (features, out)
     # Last and as it is: of equal numbers, each times the same factor, nothing must be left.
     last = [] if shared is None else [(1.0, shared)]
     rests = [*((factor, each.rest) for factor, each in held), *last]
-    rest = combined(rests) if rests else spans[0][1].new_zeros(total.shape)
-    if not spans:
+    rest = combined(rests) if rests else (spans or alike)[0][1].new_zeros(total.shape)
+    if not spans and not alike:
         rows = [(factor, each.index_select(0, features.feature)) for factor, each in last]
         return CompactStack(combined([*((factor, each.values) for factor, each in held), *rows]), rest, features)
-    values = features.spread(combined(spans), shared)  # what is small is added up before
+    # What is small is added up before.
+    if spans:
+        values = features.spread(combined(spans), shared)
+        if alike:
+            values.add_(features.parted(combined(alike)))
+    else:
+        values = features.parted(combined(alike), shared)
     for factor, own in held:
         values.add_(own.values, alpha=factor)
     return CompactStack(values, rest, features)
@@ -423,7 +596,7 @@ def compact_sum(terms: Sequence[tuple[float, Stacked | Tensor]], features: Stack
 
 def features_of(stacked: Stacked) -> StackedFeatures | None:
     """Return the features of whose occurrence a stack, or every part of a sum, has rows; None for any other."""
-    if isinstance(stacked, CompactStack | SpanStack):
+    if isinstance(stacked, CompactStack | SpanStack | AlikeStack):
         return stacked.features
     if not isinstance(stacked, Combination):
         return None

@@ -17,10 +17,20 @@ with a number c and a row of A for each node, and a step on W is the same step o
 the gradient by A, and 0 that of the gradient by c. What is added to every gradient, such as a control variate V, is one
 more origin like W_0: W = c W_0 + d V + X^T A, where 1 takes the place of the gradient by d. When a client has few nodes
 and many features, A is much smaller than W, and the Gram matrix X X^T much smaller than X.
+
+Features that are alike: those that occur at the same nodes of a client, with the same values, have the same
+gradients. Under any optimiser that looks at nothing but gradients, number by number, their rows of W - W_0 are then
+equal, whatever those of W_0 are, and are held once:
+
+    W = W_0 + G D            X W = X W_0 + (X G) D
+
+with a row of D for each set of features that are alike, and G a one for each feature in the column of its set. A step
+on W is the same step on D where (X C)^T takes the place of X^T, with C a one for the first feature of each set.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -29,6 +39,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from isthmus.models.products.chain import Step, stepped
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 
 # Makes hidden rows of what a layer gives, in place: each entry becomes 0, or is multiplied by the number that comes
@@ -86,8 +97,8 @@ def _is_plain(left: Tensor, right: Tensor) -> bool:
 
 
 def affine(
-    h: Features | SpanFeatures,
-    weight: Tensor | SpanWeight,
+    h: Features | HeldFeatures,
+    weight: Tensor | HeldWeight,
     bias: Tensor | None = None,
     operator: SparseMatrix | None = None,
     activate: Activate | None = None,
@@ -97,14 +108,12 @@ def affine(
     Weights (clients, in, out) and biases (clients, out) are those of many clients whose rows of H lie one below the
     other, equally many for each. With `activate` the rows become those of a hidden layer.
     """
-    if isinstance(h, SpanFeatures):
-        assert isinstance(weight, SpanWeight)
-        out: Tensor = _SpanAffine.apply(weight.coordinates, bias, weight, h.gram, operator, activate)  # type: ignore[no-untyped-call]
-    elif isinstance(h, Tensor):
-        out = _Affine.apply(h, weight, bias, None, operator, activate)  # type: ignore[no-untyped-call]
-    else:
-        out = _Affine.apply(h.values, weight, bias, h, operator, activate)  # type: ignore[no-untyped-call]
-    return out
+    if isinstance(h, HeldFeatures):
+        assert isinstance(weight, HeldWeight)
+        return stepped(_HeldAffine, weight.coordinates, bias, weight, h, operator, activate)
+    if isinstance(h, Tensor):
+        return stepped(_Affine, h, weight, bias, None, operator, activate)
+    return stepped(_Affine, h.values, weight, bias, h, operator, activate)
 
 
 def aggregated_affine(
@@ -167,7 +176,11 @@ def _before_activation(ctx: Any, grad: Tensor) -> Tensor:
     """Return the gradient by what the hidden rows were made of."""
     if ctx.slope is None:
         return grad
-    grad = torch.ops.aten.threshold_backward(grad, ctx.saved_tensors[-1], 0)
+    rows = ctx.saved_tensors[-1]
+    if isinstance(ctx, Step) and grad.is_contiguous():  # nobody else's
+        torch.ops.aten.threshold_backward.grad_input(grad, rows, 0, grad_input=grad)
+    else:
+        grad = torch.ops.aten.threshold_backward(grad, rows, 0)
     return grad if ctx.slope == 1.0 else grad.mul_(ctx.slope)
 
 
@@ -227,9 +240,48 @@ def dense_gradients(
     return by_x, by_weight
 
 
+class HeldFeatures(ABC):
+    """The features of many clients, for weights that are held as something else than themselves."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """(rows, features)."""
+
+    @abstractmethod
+    def product(self, weight: HeldWeight) -> Tensor:
+        """Return X W, (rows, out), in memory of its own."""
+
+    @abstractmethod
+    def slope(self, weight: HeldWeight, grad: Tensor, operator: SparseMatrix | None) -> Tensor:
+        """Return the gradient that a step on the coordinates takes, of that by S X W."""
+
+
+class HeldWeight:
+    """The weights of many clients as coordinates.
+
+    Fields:
+        coordinates: what is trained
+        origins:     X W_0, X V, ..., each (rows, out)
+    While `nothing_added` is set, the weights are W_0: products begin there without a look at the coordinates.
+    """
+
+    __slots__ = ("_back", "coordinates", "nothing_added", "origins")
+
+    def __init__(self, coordinates: Tensor, *origins: Tensor) -> None:
+        self.coordinates, self.origins, self.nothing_added = coordinates, origins, False
+        self._back: tuple[SparseMatrix, SparseMatrix] | None = None
+
+    def lengthened(self, operator: SparseMatrix) -> SparseMatrix:
+        """Return S^T with a row of zeros for each origin."""
+        if self._back is None or self._back[0] is not operator:
+            self._back = (operator, operator.t().lengthened(len(self.origins)))
+        return self._back[1]
+
+
 @dataclass(frozen=True, eq=False)
-class SpanFeatures:
-    """The features of many clients, for weights that are held as coordinates.
+class SpanFeatures(HeldFeatures):
+    """Weights as (rows + origins, out): A, and c, d, ... in the last rows (once for each column).
 
     Fields:
         matrix: X, (rows, features), the clients' rows one below the other
@@ -244,43 +296,53 @@ class SpanFeatures:
         """(rows, features)."""
         return self.matrix.shape
 
-
-class SpanWeight:
-    """The weights of many clients as coordinates.
-
-    Fields:
-        coordinates: (rows + origins, out): A, and c, d, ... in the last rows (once for each column)
-        origins:     X W_0, X V, ..., each (rows, out)
-    While `nothing_added` is set, A is zero, c one, and d, ... zero: products begin there without a look at them.
-    """
-
-    __slots__ = ("_back", "coordinates", "nothing_added", "origins")
-
-    def __init__(self, coordinates: Tensor, *origins: Tensor) -> None:
-        self.coordinates, self.origins, self.nothing_added = coordinates, origins, False
-        self._back: tuple[SparseMatrix, SparseMatrix] | None = None
-
-    def product(self, gram: SparseMatrix) -> Tensor:
+    def product(self, weight: HeldWeight) -> Tensor:
         """Return X W, (rows, out), in memory of its own."""
-        if self.nothing_added:
-            return self.origins[0].clone()
-        number = len(self.origins)
-        out = gram.matmul(self.coordinates[:-number])
-        for origin, factor in zip(self.origins, self.coordinates[-number:], strict=True):
+        if weight.nothing_added:
+            return weight.origins[0].clone()
+        number = len(weight.origins)
+        out = self.gram.matmul(weight.coordinates[:-number])
+        for origin, factor in zip(weight.origins, weight.coordinates[-number:], strict=True):
             out.addcmul_(origin, factor)
         return out
 
-    def slope(self, grad: Tensor, operator: SparseMatrix | None) -> Tensor:
+    def slope(self, weight: HeldWeight, grad: Tensor, operator: SparseMatrix | None) -> Tensor:
         """Return the gradient that a step takes, (rows + origins, out), of that by S X W."""
-        number = len(self.origins)
         if operator is None:
-            return torch.cat([grad, grad.new_zeros(number, grad.shape[1])])
-        if self._back is None or self._back[0] is not operator:
-            self._back = (operator, operator.t().lengthened(number))
-        return self._back[1].matmul(grad)
+            return torch.cat([grad, grad.new_zeros(len(weight.origins), grad.shape[1])])
+        return weight.lengthened(operator).matmul(grad)
 
 
-class _SpanAffine(torch.autograd.Function):
+@dataclass(frozen=True, eq=False)
+class AlikeFeatures(HeldFeatures):
+    """Weights as (sets, out): what was added to the rows of the features of each set, which are alike.
+
+    Fields:
+        matrix: X, (rows, features), the clients' rows one below the other
+        sums:   X G, (rows, sets): sums over the features of each set
+        firsts: (X C)^T, (sets, rows), of the first feature of each set
+    """
+
+    matrix: SparseMatrix
+    sums: SparseMatrix
+    firsts: SparseMatrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, features)."""
+        return self.matrix.shape
+
+    def product(self, weight: HeldWeight) -> Tensor:
+        """Return X W, (rows, out), in memory of its own."""
+        (origin,) = weight.origins
+        return origin.clone() if weight.nothing_added else self.sums.matmul(weight.coordinates).add_(origin)
+
+    def slope(self, weight: HeldWeight, grad: Tensor, operator: SparseMatrix | None) -> Tensor:
+        """Return the gradient that a step takes, (sets, out), of that by S X W."""
+        return self.firsts.matmul(grad if operator is None else operator.t().matmul(grad))
+
+
+class _HeldAffine(torch.autograd.Function):
     """Its gradient by the coordinates is the one that a step takes (see above)."""
 
     @staticmethod
@@ -288,14 +350,14 @@ class _SpanAffine(torch.autograd.Function):
         ctx: Any,
         coordinates: Tensor,
         bias: Tensor | None,
-        weight: SpanWeight,
-        gram: SparseMatrix,
+        weight: HeldWeight,
+        features: HeldFeatures,
         operator: SparseMatrix | None,
         activate: Activate | None,
     ) -> Tensor:
-        ctx.operator, ctx.weight = operator, weight
+        ctx.operator, ctx.weight, ctx.features = operator, weight, features
         ctx.bias_shape = None if bias is None else bias.shape
-        out = weight.product(gram)
+        out = features.product(weight)
         if operator is not None:
             out = operator.matmul(out)
         return _activated(ctx, out if bias is None else add_bias_(out, bias), activate)
@@ -304,7 +366,7 @@ class _SpanAffine(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad = _before_activation(ctx, grads[0])
         by_bias = None if ctx.bias_shape is None else bias_gradient(grad, ctx.bias_shape)
-        return ctx.weight.slope(grad, ctx.operator), by_bias, None, None, None, None
+        return ctx.features.slope(ctx.weight, grad, ctx.operator), by_bias, None, None, None, None
 
 
 def add_bias_(h: Tensor, bias: Tensor) -> Tensor:

@@ -107,6 +107,11 @@ class Coder(Guard):
         return self.direction in ("down", "both")
 
     @property
+    def asks_alike(self) -> bool:
+        """Whether requests cross as they are: else what a client is left with depends on what it had."""
+        return not self.downs
+
+    @property
     def restores(self) -> bool:
         """Whether replies are taken for changes of the model that the server has."""
         return self.downs

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from dataclasses import replace as with_changes
 from typing import Any, ClassVar, Literal, cast
 
-from isthmus.core.errors import BadMessage, TooFewReplies, refuse
+from isthmus.core.codec import encode
+from isthmus.core.errors import BadMessage, CourseFailed, TooFewReplies, refuse
 from isthmus.core.exposure import Exchange, exposure
 from isthmus.core.federation.judging import judged
 from isthmus.core.folding.changes import change_of
 from isthmus.core.folds import WeightedMean
 from isthmus.core.guards.guard import AtClient, AtServer, Book, Guard, Stages
-from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Known, Request, on, reply_type
+from isthmus.core.protocol import EvaluateModel, Evaluation, Failure, Known, Request, Requests, on, reply_type
 from isthmus.core.record import Record, State, field_types, leaves, non_finite_leaf
 from isthmus.privacy.secure_sum.adding import Adding
 from isthmus.privacy.secure_sum.giving import Giver
@@ -49,9 +50,9 @@ COARSEST_UNIT = 2.0**-10
 class SecureSum(Guard):
     """Replies that are folded by a mean are added up under masks: no process of the server's ever has a single one.
 
-    First the weights w_k are added up, to W; then (w_k / W) x_k, in whole multiples of a unit. The result is the
-    weighted mean within K units / 2 for K clients (where some are lost between the two sums, that much divided by the
-    part of W that is left). Weights are multiples of 2^-20.
+    First b_k, the power of two above the weight w_k, is added up, to S; then (w_k / S) x_k, in whole multiples of a
+    unit, and w_k, to W. The result is the weighted mean within (S / W) K units / 2 for K clients, where S is below 2 W
+    if nobody is lost in between. Weights are multiples of 2^-20.
 
     Fields:
         threshold:   which part of a sum's clients must stay to its end; more than half of them, in any case
@@ -160,10 +161,10 @@ class SecureSum(Guard):
         if isinstance(request, EvaluateModel) and isinstance(reply, Evaluation):
             if not self.fold_scores:
                 return reply
-            memory, _ = self._giver(at).held(summands(reply, request), request, _place(at))
+            memory, _ = self._giver(at).held(summands(reply, request), request, _place(at), _asked(request, at))
             self._keep(at, memory)
             return Evaluation({}, {})
-        memory, outline = self._giver(at).held(reply, request, _place(at))
+        memory, outline = self._giver(at).held(reply, request, _place(at), _asked(request, at))
         self._keep(at, memory)
         return outline
 
@@ -259,6 +260,8 @@ class SecureSum(Guard):
     def summed(self, stages: Stages) -> Record:
         """Return the weighted mean of what clients hold."""
         at, request = stages.at, next(iter(stages.requests.values()))
+        if stages.alike:
+            _refuse_different(stages.requests)
         first = stages.following if isinstance(stages.following, MakeKeys) else self.following(at)
         adding = Adding(self.rules, first.sum, *_form(request, at, stages.reshaped), at.note)
         mean = adding.added(stages.holding, stages.ask)
@@ -280,8 +283,25 @@ def _book(at: AtClient) -> Book | None:
     return None if simulated else at.client.book
 
 
+def _asked(request: Request[Any], at: AtClient) -> bytes:
+    """Return what tells the request from all others; zeros where guards before this one make others of it for some."""
+    guards = at.client.guards
+    return bytes(SECRET_BYTES) if guards is None or not guards.asks_alike else guards.digest_of(request)
+
+
 def _place(at: AtClient) -> tuple[int, int]:
     return at.position.round, at.position.exchange
+
+
+def _refuse_different(requests: Requests) -> None:
+    """Raise CourseFailed where clients were asked for different things: they would take part in no sum together."""
+    distinct = list({id(request): request for request in requests.values()}.values())
+    if any(encode(request) != encode(distinct[0]) for request in distinct[1:]):
+        raise CourseFailed(
+            f"clients were sent {type(distinct[0]).__name__} with different contents, and a secure sum is over replies "
+            "to the same: where others are sent what leaves nothing to learn, the sum would be one client's. Ask all "
+            "for the same, or leave the guard out"
+        )
 
 
 def _sum(at: AtServer) -> Sum:

@@ -8,7 +8,7 @@ Where what came before counts for all or nothing, the sum is begun anew without 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,7 +24,15 @@ from isthmus.privacy.secure_sum import keys as crypto
 from isthmus.privacy.secure_sum import shamir
 from isthmus.privacy.secure_sum.fixed_point import arrived
 from isthmus.privacy.secure_sum.layout import Layout, Numbers
-from isthmus.privacy.secure_sum.masks import Words, context_of, group_context, own_mask, pair_mask, sign_of
+from isthmus.privacy.secure_sum.masks import (
+    Words,
+    context_of,
+    group_context,
+    own_mask,
+    pair_mask,
+    sign_of,
+    terms_context,
+)
 from isthmus.privacy.secure_sum.rules import HOLDERS, NUMBERS, SumRules
 from isthmus.privacy.secure_sum.stages import (
     ConfirmView,
@@ -73,8 +81,9 @@ class Adding:
     dealt: bool = False  # whether the shares were handed out
     out: tuple[str, ...] = ()  # who is to be left out, since shares of theirs are damaged
     alive: tuple[str, ...] = ()  # of whom the last sum is
-    total: float = 0.0
+    total: float = 0.0  # what bounds all weights
     few: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+    _terms: dict[int, tuple[float, Tensor]] = field(default_factory=dict)  # what clients were told of a sum
 
     def added(self, clients: Iterable[str], ask: Asking) -> Record:
         """Return the weighted mean of what clients hold, over those that stay to the end."""
@@ -122,9 +131,9 @@ class Adding:
             except BadMessage as error:
                 odd[client] = str(error)
         forms = {client: _form(layout) for client, layout in found.items()}
-        for common, _ in Counter(forms.values()).most_common(1):
-            for client in [client for client, form in forms.items() if form != common]:
-                odd[client] = "what it holds has another form than what most hold"
+        odd |= _unlike_most(forms, "what it holds has another form than what most hold")
+        asked = {client: unpack(replies[client].keys.asked) for client in forms if client not in odd}
+        odd |= _unlike_most(asked, "it says that it was asked for something else than most were")
         self.layouts = {client: layout for client, layout in found.items() if client not in odd}
         return odd
 
@@ -177,7 +186,7 @@ class Adding:
         return self.known_layout.weighted and not self.rules.counts_holders
 
     def shared(self, replies: Mapping[str, SealedShares]) -> None:
-        """Take the sealed shares to be handed on, and the weights."""
+        """Take the sealed shares to be handed on, and what bounds the weights."""
         for client, reply in replies.items():
             self.sealed[client], self.promises[client] = reply.sealed, reply.promises
         self._require(len(self.sealed), self.least, "dealt shares of their secrets")
@@ -185,7 +194,7 @@ class Adding:
         if self._weighs_at_once:
             lost = sorted(self.cohort.keys() - self.sealed.keys())
             if lost:
-                self.note(f"{some(lost)}: lost before the weights were added up; the sum is begun anew without")
+                self.note(f"{some(lost)}: lost before the weights were bounded; the sum is begun anew without")
                 raise BeginAnew(self.sealed)
             words = Words.zeros(0, 1)
             for reply in replies.values():
@@ -256,6 +265,7 @@ class Adding:
         """Return what is asked for at stage 2; what was sealed goes along the first time."""
         narrow, wide = self._sizes(which)
         bits = 32 if which == HOLDERS else self.rules.bits
+        self._terms[which] = (self.total, self.few)
         rest = (self.total, self.few, narrow, wide, bits)
         first, self.dealt = not self.dealt, True
         if not first:
@@ -305,6 +315,7 @@ class Adding:
     ) -> Words:
         """Return the sum of masked words without their masks."""
         bound = group_context(context_of(self.sum, self.cohort), which, group)
+        bound = terms_context(bound, *self._terms[which])
         narrow, wide = self._sizes(which)
         words = Words.zeros(narrow, wide, 32 if which == HOLDERS else self.rules.bits)
         for client in alive:
@@ -325,7 +336,7 @@ class Adding:
     # ---- what the sums say
 
     def weighed(self, words: np.ndarray, num_group: int) -> None:
-        """Take the sum of the weights."""
+        """Take the sum of what bounds the weights."""
         weights = self.rules.weights(num_group)
         self.total = float(weights.numbers(words)[0]) if self.known_layout.weighted else float(num_group)
         if not 0.0 <= self.total <= weights.bound:
@@ -350,14 +361,15 @@ class Adding:
         """Return the mean of the numbers over those that stayed."""
         narrow = self.rules.narrow(num_group).numbers(words.narrow)
         wide = self.rules.wide(num_group).numbers(words.wide[:-1])
-        share = float(self.rules.shares(num_group).numbers(words.wide[-1:])[0])
-        if num_alive == num_group:
-            share = 1.0
-        if share <= 0.0:
+        weight = float(self.rules.weights(num_group).numbers(words.wide[-1:])[0])
+        if not 0.0 <= weight <= self.total:
+            raise CourseFailed(
+                f"{self.where}: the weights of {num_alive} clients add up to {weight:g}, and what they said before is "
+                f"that it is no more than {self.total:g}: one of them lies, and nobody can tell which"
+            )
+        if weight == 0.0:
             raise CourseFailed(f"{self.where}: those of positive weight were lost, nothing is left to average")
-        unit = self.rules.weights(num_group).unit
-        weight = round(self.total * share / unit) * unit
-        return self.known_layout.record(Numbers(narrow / share, wide / share), weight)
+        return self.known_layout.record(Numbers(narrow * (self.total / weight), wide * (self.total / weight)), weight)
 
     @property
     def where(self) -> str:
@@ -434,6 +446,13 @@ def over_whom(said: Iterable[tuple[str, ...]]) -> frozenset[str]:
         if 2 * number > len(clients):
             return clients
     return frozenset()
+
+
+def _unlike_most(found: Mapping[str, Hashable], why: str) -> dict[str, str]:
+    """Return who says something else than most, with a reason."""
+    for common, _ in Counter(found.values()).most_common(1):
+        return {client: why for client, value in found.items() if value != common}
+    return {}
 
 
 def _form(layout: Layout) -> tuple[bytes, tuple[tuple[int, ...], ...]]:

@@ -8,7 +8,7 @@ memory, gets the same answer, and `Settled` sees to it that no other message doe
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from isthmus.core.record import Record, State
 from isthmus.privacy.secure_sum import keys as crypto
 from isthmus.privacy.secure_sum import shamir
 from isthmus.privacy.secure_sum.fixed_point import crossing
-from isthmus.privacy.secure_sum.holding import hold, holder_words, number_words, weight_words
+from isthmus.privacy.secure_sum.holding import bound_words, hold, holder_words, number_words
 from isthmus.privacy.secure_sum.layout import Outline
 from isthmus.privacy.secure_sum.masks import (
     Words,
@@ -31,6 +31,7 @@ from isthmus.privacy.secure_sum.masks import (
     own_mask,
     pair_mask,
     sign_of,
+    terms_context,
     weight_mask,
 )
 from isthmus.privacy.secure_sum.rules import HOLDERS, MAX_CLIENTS, NUMBERS, SumRules
@@ -69,10 +70,15 @@ class Giver:
 
     # ---- what is held
 
-    def held(self, reply: Record, request: Record, at: tuple[int, int]) -> tuple[State, Record]:
-        """Hold a reply back; return what is remembered, and the empty reply that leaves in its place."""
+    def held(
+        self, reply: Record, request: Record, at: tuple[int, int], asked: bytes = bytes(crypto.KEY_BYTES)
+    ) -> tuple[State, Record]:
+        """Hold a reply back; return what is remembered, and the empty reply that leaves in its place.
+
+        `asked` tells what it is the reply to; all whose replies are added up must have been asked for the same.
+        """
         memory, outline = hold(reply, request, self.rules)
-        return {"held": {**memory, "at": at, "course": self.course}}, outline
+        return {"held": {**memory, "at": at, "course": self.course, "asked": pack(asked)}}, outline
 
     # ---- 0
 
@@ -86,8 +92,9 @@ class Giver:
         if held["at"] != (wanted.round, wanted.exchange):
             raise BadMessage(f"what is held is of round and exchange {held['at']}, and not of what is asked for")
         public = _Secrets(root, self.rules.sums).public()
-        text = signed_text(self.name, wanted, public)
-        keys = Keys(public, "" if self.signer is None else self.signer.sign(text))
+        keys = Keys(public, held["asked"], "")
+        if self.signer is not None:
+            keys = replace(keys, signature=self.signer.sign(signed_text(self.name, wanted, keys)))
         mine = {"name": wanted.name, "course": wanted.course, "round": wanted.round, "exchange": wanted.exchange}
         outline, shapes = held["form"]
         found = {"held": held, "sum": mine, "root": pack(root), "public": public, "name": unpack(public[0]).hex()}
@@ -101,9 +108,9 @@ class Giver:
     # ---- 1
 
     def share_secrets(self, memory: State, request: ShareSecrets) -> tuple[State, SealedShares]:
-        """Deal shares of all secrets to the cohort, and tell the weight under masks that come off the whole sum."""
+        """Deal shares of all secrets to the cohort; tell what bounds the weight under masks that come off the sum."""
         secrets = self._secrets(memory, request.sum)
-        self._check_cohort(request, memory["public"])
+        self._check_cohort(request, memory["public"], memory["held"]["asked"])
         context = context_of(request.sum, request.cohort)
         self._settle(memory, "cohort", context)
         names = sorted(request.cohort)
@@ -117,12 +124,12 @@ class Giver:
             for peer in others(names, self.name)
         ]
         promises = [shamir.commitment(secrets.seed(which), context) for which in self.rules.sums]
-        weight = self._masked_weight(memory["held"], sum)
+        weight = self._masked_bound(memory["held"], sum)
         return {**begun, "mine": pack(dealt[self.name])}, SealedShares(
             torch.stack(sealed), _rows(promises), crossing(weight.wide)
         )
 
-    def _check_cohort(self, request: ShareSecrets, mine: Tensor) -> None:
+    def _check_cohort(self, request: ShareSecrets, mine: Tensor, asked: Tensor) -> None:
         cohort = request.cohort
         if len(cohort) < self.rules.min_cohort or len(cohort) > MAX_CLIENTS:
             raise BadMessage(
@@ -133,6 +140,8 @@ class Giver:
         seen: set[bytes] = set()
         for peer, keys in cohort.items():
             wrong = keys_problem(keys, len(self.rules.sums)) or self._unsigned(peer, keys, request.sum)
+            if not wrong and not torch.equal(keys.asked, asked):
+                wrong = "it was asked something else"
             if wrong:
                 raise BadMessage(f"the keys of {named(peer)}: {wrong}")
             seen.update(unpack(raw) for raw in keys.public)
@@ -148,7 +157,7 @@ class Giver:
     def _unsigned(self, peer: str, keys: Keys, wanted: Sum) -> str:
         if self.signer is None or peer == self.name:
             return ""
-        return self.signer.problem(peer, signed_text(peer, wanted, keys.public), keys.signature)
+        return self.signer.problem(peer, signed_text(peer, wanted, keys), keys.signature)
 
     def _dealt(self, secrets: _Secrets, context: bytes, cohort: list[str]) -> dict[str, bytes]:
         """Return for each client of the cohort its shares of this client's secrets."""
@@ -160,11 +169,11 @@ class Giver:
                 found[peer] += share
         return found
 
-    def _masked_weight(self, held: State, sum: _Begun) -> Words:
-        """Return the weight under a mask for each pair; no word where weights are not added up at this stage."""
+    def _masked_bound(self, held: State, sum: _Begun) -> Words:
+        """Return what bounds the weight under a mask for each pair; no word where that is not asked for yet."""
         if not held["weighted"] or self.rules.counts_holders:
             return Words.zeros(0, 0)
-        words = weight_words(held, self.rules, len(sum.cohort))
+        words = bound_words(held, self.rules, len(sum.cohort))
         for peer in others(sum.cohort, self.name):
             words.add(weight_mask(sum.channel_key(b"weight", *sorted((self.name, peer)))), sign_of(self.name, peer))
         return words
@@ -179,11 +188,10 @@ class Giver:
             raise BadMessage(f"there is no sum {which} here: nobody counts who holds what")
         self._check_group(memory, group)
         memory, unopened = self._first(memory, sum, request)
-        asked = {"which": which, "group": group, "total": request.total, "few": request.few}
-        self._settle(memory, f"masked {which}", digest_of(asked))
+        bound = terms_context(group_context(sum.context, which, group), request.total, request.few)
+        self._settle(memory, f"masked {which}", bound)
         held: State = memory["held"]
         words = holder_words(held, self.rules, group) if which == HOLDERS else number_words(held, self.rules, request)
-        bound = group_context(sum.context, which, group)
         words.add(own_mask(sum.secrets.seed(which), bound), 1)
         for peer in others(group, self.name):
             key = pair_mask(sum.secrets.mask(which), sum.public(peer, self.rules.sums.index(which)), bound)
@@ -355,9 +363,9 @@ class _Begun:
         return crypto.derived(self.channel_key(b"view", sender, receiver), view)
 
 
-def signed_text(client: str, wanted: Sum, public: Tensor) -> bytes:
-    """Return what a client signs of its keys: whose, and for which sum of which course, they are."""
-    return b"isthmus sum keys 2" + context_of(wanted, {client: Keys(public, "")})
+def signed_text(client: str, wanted: Sum, keys: Keys) -> bytes:
+    """Return what a client signs of its keys: whose, for which sum of which course, and for what it was asked."""
+    return b"isthmus sum keys 3" + context_of(wanted, {client: keys})
 
 
 def _rows(parts: Iterable[bytes]) -> Tensor:

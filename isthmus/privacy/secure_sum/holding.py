@@ -66,23 +66,36 @@ def _sent(reply: Record, request: Record, layout: Layout) -> Tensor:
     return layout.numbers(with_leaves(reply, base)).narrow
 
 
-def weight_words(held: State, rules: SumRules, num_clients: int) -> Words:
-    """Return the weight in words that so many clients add up."""
+def weight_in_units(weight: float, rules: SumRules, num_clients: int) -> int:
+    """Return a weight in units of words that so many clients add up."""
     weights = rules.weights(num_clients)
-    if held["weight"] > weights.bound / num_clients:
-        raise BadMessage(f"the weight {held['weight']:g} is beyond {weights.bound / num_clients:g}")
-    return Words(np.empty(0, np.uint32), weights.words(torch.tensor([held["weight"]], dtype=torch.float64)))
+    if not 2.0 * weight <= weights.bound / num_clients:
+        raise BadMessage(f"the weight {weight:g} is beyond {weights.bound / num_clients / 2.0:g}")
+    return round(weight / weights.unit)
+
+
+def weight_bound(units: int) -> int:
+    """Return the least power of two that is no less than a weight, 0 for none; in units as the weight."""
+    return 1 << (units - 1).bit_length() if units else 0
+
+
+def bound_words(held: State, rules: SumRules, num_clients: int) -> Words:
+    """Return what bounds the weight, in words that so many clients add up."""
+    bound = weight_bound(weight_in_units(held["weight"], rules, num_clients))
+    return Words(np.empty(0, np.uint32), np.array([bound], np.uint64))
 
 
 def holder_words(held: State, rules: SumRules, group: tuple[str, ...]) -> Words:
-    """Return where this client has something of its own, and the weight, in words."""
+    """Return where this client has something of its own, and what bounds the weight, in words."""
     counted = (held["narrow"] != held["sent"]) & (held["weight"] > 0.0)
-    return Words(counted.to(torch.uint8).numpy().astype(np.uint32), weight_words(held, rules, len(group)).wide)
+    return Words(counted.to(torch.uint8).numpy().astype(np.uint32), bound_words(held, rules, len(group)).wide)
 
 
 def number_words(held: State, rules: SumRules, request: SendMasked) -> Words:
-    """Return the numbers in words, each counted by this client's share of the weight, and the share itself."""
-    share = share_of(held["weight"], request.total, len(request.group), held["weighted"], rules)
+    """Return the numbers in words, each counted by this client's weight as a part of the total, and the weight."""
+    number = len(request.group)
+    units = weight_in_units(held["weight"], rules, number)
+    share = share_of(units, request.total, number, held["weighted"], rules)
     narrow, wide = held["narrow"], held["wide"]
     if request.few.numel():
         if "sent" not in held or request.few.shape != narrow.shape or request.few.dtype != torch.bool:
@@ -90,17 +103,16 @@ def number_words(held: State, rules: SumRules, request: SendMasked) -> Words:
         narrow = torch.where(request.few, held["sent"], narrow)
     if not share:  # who weighs nothing may hold anything
         narrow, wide = torch.zeros_like(narrow), torch.zeros_like(wide)
-    number = len(request.group)
-    part = rules.shares(number).words(torch.tensor([share], dtype=torch.float64))
-    every = np.concatenate([rules.wide(number).words(wide, share), part])
+    every = np.concatenate([rules.wide(number).words(wide, share), np.array([units], np.uint64)])
     return Words(rules.narrow(number).words(narrow, share), every)
 
 
-def share_of(weight: float, total: float, num_group: int, weighted: bool, rules: SumRules) -> float:
-    """Return what part of the sum a client's numbers are."""
+def share_of(units: int, total: float, num_group: int, weighted: bool, rules: SumRules) -> float:
+    """Return what part of the total a client's weight is; a refusal tells of what bounds the weight alone."""
     if not weighted:
         return 1.0 / num_group
-    mine = float(round(weight * 2.0 ** rules.weights(num_group).fraction_bits)) * rules.weights(num_group).unit
-    if not mine <= total:  # not of NaN either
-        raise BadMessage(f"the sum of all weights is said to be {total:g}, and this client's is {mine:g}")
-    return mine / total if total > 0.0 else 0.0
+    unit = rules.weights(num_group).unit
+    bound = weight_bound(units) * unit
+    if not bound <= total:  # not of NaN either
+        raise BadMessage(f"what bounds all weights is said to be {total:g} in all, and this client's is {bound:g}")
+    return units * unit / total if total > 0.0 else 0.0

@@ -1,6 +1,7 @@
 """The masks of a sum: one of each client's own, and one for each pair, which is in the sum with both signs.
 
-Weights have masks of pairs alone: no share of what these are made of is ever dealt, so that nobody is said to be lost.
+What bounds weights has masks of pairs alone: no share of what these are made of is ever dealt, so that nobody is said
+to be lost.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from isthmus.core.codec import encode, unpack
+from isthmus.core.random import digest as digest_of
 from isthmus.privacy.secure_sum.keys import add_stream, agreed, derived, digest
 from isthmus.privacy.secure_sum.stages import Keys, Sum
 
@@ -40,14 +43,24 @@ class Words:
 def context_of(sum: Sum, cohort: Mapping[str, Keys]) -> bytes:
     """Return what all keys of a sum are bound to: course, round, exchange, attempt and the cohort with its keys."""
     members = [
-        part for name, keys in sorted(cohort.items()) for part in (name.encode(), unpack(keys.public.reshape(-1)))
+        part
+        for name, keys in sorted(cohort.items())
+        for part in (name.encode(), unpack(keys.public.reshape(-1)), unpack(keys.asked.reshape(-1)))
     ]
-    return digest(b"isthmus secure sum 2", encode(sum), *members)
+    return digest(b"isthmus secure sum 3", encode(sum), *members)
 
 
 def group_context(context: bytes, which: int, group: Iterable[str]) -> bytes:
     """Return what the masks of one of a sum's two parts are bound to: those whose masks are in it, too."""
     return digest(context, bytes([which]), *(name.encode() for name in sorted(group)))
+
+
+def terms_context(bound: bytes, total: float, few: Tensor) -> bytes:
+    """Return what the masks are bound to beside who is in the sum: by what all that is in it counts.
+
+    Who was told other terms has masks that come off no sum. Else one client could be told that it counts for all.
+    """
+    return digest(bound, digest_of({"total": total, "few": few}))
 
 
 def own_mask(seed: bytes, context: bytes) -> bytes:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from isthmus.privacy.secure_sum.fixed_point import FixedPoint
 
-# What is added up under masks that survive the loss of clients: who holds what, and the weights, where that is counted;
-# then the numbers.
+# What is added up under masks that survive the loss of clients: who holds what, where that is counted, and what bounds
+# the weights; then the numbers, and the weights.
 HOLDERS, NUMBERS = 0, 1
 # Weights are whole multiples of 2^-20; single numbers in a reply may be as large as 2^36.
 WEIGHT_BITS = 20
@@ -52,10 +52,6 @@ class SumRules:
     def wide(self, num_clients: int) -> FixedPoint:
         """Return how single numbers are held."""
         return FixedPoint(64, WIDE_BOUND, num_clients)
-
-    def shares(self, num_clients: int) -> FixedPoint:
-        """Return how the clients' parts of the whole weight are held."""
-        return FixedPoint(64, 2.0, num_clients)
 
     def weights(self, num_clients: int) -> FixedPoint:
         """Return how weights are held: in units of 2^-20 whatever their number, up to 2^42 in all."""

@@ -1,15 +1,17 @@
 """The messages of a secure sum, in their order (Bonawitz et al., 2017), and what each must be.
 
     0  MakeKeys      -> PublicKeys     each client makes key pairs for this sum alone, and tells the form of its reply
-    1  ShareSecrets  -> SealedShares   and deals shares of its secrets to all others, sealed for each; its weight, under
-                                       one mask for each pair
-    2  SendMasked    -> MaskedWords    what it holds, under its own mask and one for each pair
+    1  ShareSecrets  -> SealedShares   and deals shares of its secrets to all others, sealed for each; what bounds its
+                                       weight, under one mask for each pair
+    2  SendMasked    -> MaskedWords    what it holds, and its weight, under its own mask and one for each pair
        ConfirmView   -> ViewTags       only if somebody was lost in between: who is said to be left, told to each other
     3  RevealShares  -> RevealedShares of who is left the share of the own mask, of who is lost that of the pairs' key
 
-Between sites stage 0 goes along with the algorithm's own request. The masks of the weights come off only if all that
-made keys answer stage 1; else the sum is begun anew among those who did. Where it is counted who holds what, no weight
-is in stage 1: stages 2 and 3 are done once for holders and weights, then for the numbers, each with keys of its own.
+Between sites stage 0 goes along with the algorithm's own request. What bounds a weight is the power of two above it: by
+the sum S of all these bounds numbers are made small enough for words, and several such sums, over clients that differ,
+tell no more than that of a single one. Their masks come off only if all that made keys answer stage 1; else the sum is
+begun anew among those who did. Where it is counted who holds what, no bound is in stage 1: stages 2 and 3 are done once
+for holders and bounds, then for the numbers, each with keys of its own.
 All public keys and sealed shares of a sum go by the server, which can read none.
 """
 
@@ -54,8 +56,10 @@ class Keys(Record):
 
     public: Tensor
     """Bytes in rows: what shares for it are sealed with; then for each sum what masks of pairs are agreed with."""
+    asked: Tensor
+    """32 bytes by which all see that they were asked for the same; zeros where that may differ."""
     signature: str
-    """The client's signature of them, where clients can sign; empty where they cannot."""
+    """The client's signature of both, where clients can sign; empty where they cannot."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,8 @@ def keys_problem(keys: Keys, num_sums: int) -> str:
     """Return what is wrong with the form of public keys."""
     if not is_bytes(keys.public, 1 + num_sums, KEY_BYTES):
         return f"public keys are {1 + num_sums} of 32 bytes"
+    if not is_bytes(keys.asked, KEY_BYTES):
+        return "what it was asked for is told in 32 bytes"
     return "a signature is too long" if len(keys.signature) > MAX_SIGNATURE else ""
 
 
@@ -112,7 +118,7 @@ class SealedShares(Record):
     promises: Tensor
     """Bytes, one row for each sum: by these the secret of the own mask is known when it comes back; they hide it."""
     weight: Tensor
-    """A word, its weight under a mask for each pair; none where weights are not added up here."""
+    """A word, the power of two above its weight, under a mask for each pair; none where that is not asked for here."""
 
 
 @dataclass(frozen=True)
@@ -159,15 +165,15 @@ class SendMasked(Request[MaskedWords]):
     sum: Sum
     """Which sum."""
     which: int
-    """0: who holds what, and the weights; 1: the numbers."""
+    """0: who holds what, and what bounds the weights; 1: the numbers, and the weights."""
     group: tuple[str, ...]
     """Whose masks count: the same for all."""
     sealed: Tensor
     """The shares that the others of the group dealt to this client, in the order of their names; later ones none."""
     total: float
-    """The sum of all weights; a client's numbers count by its part of it."""
+    """The sum of what bounds the weights; a client's numbers count by its part of it. The same for all."""
     few: Tensor
-    """True where too few clients hold something for it to be told; empty if all is told."""
+    """True where too few clients hold something for it to be told; empty if all is told. The same for all."""
     narrow_words: int
     """How many words of the first kind are expected."""
     wide_words: int
@@ -203,7 +209,7 @@ class ConfirmView(Request[ViewTags]):
     sum: Sum
     """Which sum."""
     which: int
-    """0: who holds what, and the weights; 1: the numbers."""
+    """0: who holds what; 1: the numbers."""
     alive: tuple[str, ...]
     """Of the group, those whose masked words came."""
 
@@ -231,7 +237,7 @@ class RevealShares(Request[RevealedShares]):
     sum: Sum
     """Which sum."""
     which: int
-    """0: who holds what, and the weights; 1: the numbers."""
+    """0: who holds what; 1: the numbers."""
     group: tuple[str, ...]
     """Whose masks are in it."""
     alive: tuple[str, ...]

@@ -1,7 +1,8 @@
 """What a silo keeps in its state folder, and for how long.
 
     secret                its own: made at its first start, never sent; noise is drawn from it
-    settled               over whom replies were added up, in secure sums; never pruned, but of bounded length
+    settled               over whom replies were added up, in secure sums, and what sums of neighbours were made by,
+                          which have noise; never pruned, but of bounded length
     memories/COURSE-...   of a course that is over: until another course is agreed to; of one that is not: while it is
                           among the last `keep_courses` and was used within `keep_days`. Beside the memories of a course
                           lies what tells whether the silo's data changed in it (`seen.py`)

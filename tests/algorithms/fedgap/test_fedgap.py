@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from isthmus.algorithms.fedgap import HeadState
 from isthmus.algorithms.fedgap.summed_once import MEMORY, SumNeighbors
 from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.guards.line import GuardLine
+from isthmus.core.guards.settled import SettledFile
 from isthmus.core.protocol import EvaluateModel
 from isthmus.core.random import Secret
 from isthmus.learn.batching import NeighborBatch
@@ -135,28 +137,15 @@ def test_sums_are_made_once_in_a_course() -> None:
         METHOD.sum_neighbors(SumNeighbors(encoder), client)
 
 
-class Once:
-    """A book in which what is settled stays settled."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, dict[str, bytes]] = {}
-
-    def open(self, keys: str) -> None:
-        if keys in self.known:
-            raise BadMessage("made before")
-        self.known[keys] = {}
-
-    def settle(self, keys: str, what: str, value: bytes) -> None:
-        if self.known[keys].setdefault(what, value) != value:
-            raise BadMessage(f"{what} was settled in another way")
-
-
-def test_a_memory_that_is_taken_back_makes_the_same_sums_or_none() -> None:
-    book = Once()
+def test_a_memory_that_is_taken_back_makes_the_same_sums_or_none(tmp_path: Path) -> None:
+    """Also after many secure sums, and in another process."""
     keys = []
     for shift in (0.0, 0.0, 0.1):
+        book = SettledFile(tmp_path / "settled")
+        for number in range(100):
+            book.open(str(number))
         client = client_of(None, EdgeDP(1.0))
-        client.secret, client.course, client.book = Secret(b"s" * 32), "a course", book  # type: ignore[assignment]
+        client.secret, client.course, client.book = Secret(b"s" * 32), "a course", book
         encoder, _ = split(client)
         request = SumNeighbors({name: slot + shift for name, slot in encoder.items()})
         client.begin(client.position, request)

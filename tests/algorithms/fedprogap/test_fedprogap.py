@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from isthmus.algorithms.fedgap.noisy_sums import bounded, network_of
 from isthmus.algorithms.fedgap.summed_once import MEMORY, SumNeighbors
 from isthmus.core.errors import BadInput, BadMessage
 from isthmus.core.guards.line import GuardLine
+from isthmus.core.guards.settled import SettledFile
 from isthmus.core.protocol import EvaluateModel
 from isthmus.core.random import Secret
 from isthmus.core.record import Params
@@ -322,28 +324,16 @@ def test_who_has_not_made_its_sums_takes_no_part_in_a_later_stage() -> None:
     METHOD.train(TrainModel(of_stage(params, 2)), client)
 
 
-class Once:
-    """A book in which what is settled stays settled."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, dict[str, bytes]] = {}
-
-    def open(self, keys: str) -> None:
-        if keys in self.known:
-            raise BadMessage("made before")
-        self.known[keys] = {}
-
-    def settle(self, keys: str, what: str, value: bytes) -> None:
-        if self.known[keys].setdefault(what, value) != value:
-            raise BadMessage(f"{what} was settled in another way")
-
-
 @pytest.mark.parametrize("stage", [0, 1])
-def test_a_memory_that_is_taken_back_makes_the_same_sums_or_none(stage: int) -> None:
-    book, keys = Once(), []
+def test_a_memory_that_is_taken_back_makes_the_same_sums_or_none(stage: int, tmp_path: Path) -> None:
+    """Also after many secure sums, and in another process."""
+    keys = []
     for shift in (0.0, 0.0, 0.1):
+        book = SettledFile(tmp_path / "settled")
+        for number in range(100):
+            book.open(str(number))
         client = client_of(None, EdgeDP(1.0))
-        client.secret, client.course, client.book = Secret(b"s" * 32), "a course", book  # type: ignore[assignment]
+        client.secret, client.course, client.book = Secret(b"s" * 32), "a course", book
         params = read_params(client.model)
         for k in range(stage + 1):
             at = shift if k == stage else 0.0

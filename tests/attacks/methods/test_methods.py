@@ -140,6 +140,14 @@ def test_users_are_named_by_their_embeddings_and_noise_stops_it() -> None:
     assert scored(UsersByEmbeddings(), noisy)["recall"] == 0.0
 
 
+def test_embeddings_are_made_by_the_model_that_was_sent() -> None:
+    case, attack = Case(toy_course(FedGNN(), num_clients=2, **RATINGS), ratings_scenario()), UsersByEmbeddings()
+    known, seen = attack.known(case), heard(attack, case)
+    params = seen.messages[0].request.params  # type: ignore[attr-defined]
+    twice = {name: 2.0 * tensor for name, tensor in params.items()}
+    assert torch.allclose(attack._made(seen, known, twice), 2.0 * attack._made(seen, known, params))
+
+
 # ---- GFL-APPNP
 
 

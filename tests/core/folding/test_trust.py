@@ -94,6 +94,22 @@ def test_one_client_with_many_names_counts_for_nothing_beside_honest_ones() -> N
     assert float(folded(FoolsGold(), given).params["w"].abs().max()) <= float(honest.abs().max())
 
 
+def test_those_who_flip_signs_are_trusted_and_honest_clients_who_pull_back_alike_are_not() -> None:
+    """So a model that was once pushed off goes on that way: the paper's trust is against many names of one alone."""
+    draw = torch.Generator().manual_seed(0)
+    back = torch.randn(1, 60, generator=draw)
+    honest = back + 0.1 * torch.randn(8, 60, generator=draw)
+    flipped = -4.0 * (back + 0.8 * torch.randn(2, 60, generator=draw))
+    rows = torch.cat([honest, flipped])
+    trust = FoolsGold().trust(rows)
+    assert trust.tolist() == pytest.approx(slow_trust(rows.tolist()), abs=1e-5)
+    assert trust[8:].tolist() == [1.0, 1.0] and float(trust[:8].max()) < 0.1
+    moved = folded(FoolsGold(), answers(rows.tolist())).params["w"]
+    plain = weighted_mean(answer.reply for answer in answers(rows.tolist())).params["w"]
+    assert cosine(moved.tolist(), back[0].tolist()) < -0.8  # of two that differ by 0.8 each: about -0.87
+    assert float(plain.norm()) < 0.3 * float(moved.norm())
+
+
 def test_what_clients_did_in_rounds_before_counts_too_and_once_for_an_exchange() -> None:
     first, second = [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]], [[1.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     fold = FoolsGold()

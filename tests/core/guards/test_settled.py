@@ -56,6 +56,36 @@ def test_keys_are_gone_with_the_process_and_answer_nothing_any_more(tmp_path: Pa
         again.settle("k", "cohort", b"abc")
 
 
+def test_what_is_settled_for_good_outlives_keys_and_the_process(tmp_path: Path) -> None:
+    book = SettledFile(tmp_path / "settled")
+    book.settle_for_good("sums of a course", b"abc")
+    book.settle_for_good("sums of a course", b"abc")
+    for number in range(MOST_KEYS + 1):
+        book.open(f"k{number}")
+    for again in (book, SettledFile(tmp_path / "settled")):
+        again.add_up("reply", ("a", "b"))
+        again.settle_for_good("sums of another course", b"abd")
+        with pytest.raises(BadMessage, match="sums of a course was settled in another way"):
+            again.settle_for_good("sums of a course", b"abd")
+
+
+def test_each_kind_of_entries_has_its_own_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isthmus.core.guards.settled.MOST_REPLIES", 3)
+    monkeypatch.setattr("isthmus.core.guards.settled.MOST_FOR_GOOD", 3)
+    book = SettledFile(tmp_path / "settled")
+    book.settle_for_good("first", b"a")
+    for number in range(5):
+        book.add_up(f"r{number}", ("a", "b"))
+    for _ in range(2):
+        with pytest.raises(BadMessage, match="settled in another way"):
+            book.settle_for_good("first", b"b")
+        book = SettledFile(tmp_path / "settled")
+    for number in range(5):
+        book.settle_for_good(f"s{number}", b"a")
+    assert SettledFile(tmp_path / "settled").added("r4") == ("a", "b")
+    SettledFile(tmp_path / "settled").settle_for_good("first", b"b")  # the oldest of many is forgotten
+
+
 @pytest.mark.parametrize("of_file", [False, True])
 def test_a_reply_is_added_up_over_the_same_clients_only(of_file: bool, tmp_path: Path) -> None:
     book = Settled()
@@ -77,7 +107,7 @@ def test_a_book_has_a_bounded_length(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [SettledFile(book.path).added(f"r{number}") for number in range(5)] == [(), ()] + [("a", "b")] * 3
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"k": 1}', b'{"k": [1]}', b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"k": 1}', b'{"k": [1]}', b"\xff\xfe", b'{"added": {}}'])
 def test_a_damaged_file_is_told(tmp_path: Path, content: bytes) -> None:
     said: list[str] = []
     path = tmp_path / "settled"

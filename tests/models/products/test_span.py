@@ -10,8 +10,8 @@ from torch import Tensor
 
 from isthmus.learn.optimizers import SGD
 from isthmus.models.products.affine import (
+    HeldWeight,
     SpanFeatures,
-    SpanWeight,
     add_bias_,
     affine,
     bias_gradient,
@@ -90,7 +90,7 @@ def test_the_product_is_that_of_the_whole_weights(with_operator: bool, biases: s
         out = operator[k] @ out if with_operator else out
         expected.append(out + {"none": 0.0, "one": bias[0], "each": bias[k]}[biases])
     chosen = {"none": None, "one": bias[0], "each": bias}[biases]
-    weight = SpanWeight(coordinates, span.matrix.matmul(start))
+    weight = HeldWeight(coordinates, span.matrix.matmul(start))
     found = affine(span, weight, chosen, matrix if with_operator else None)
     torch.testing.assert_close(found, torch.cat(expected))
     torch.testing.assert_close(affine(span, weight, chosen, matrix if with_operator else None), found)  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ def test_the_gradient_by_the_coordinates_is_that_by_the_product(with_operator: b
     coordinates = torch.randn(CLIENTS * ROWS + 1, OUT, generator=draws(4), dtype=torch.float64, requires_grad=True)
     bias.requires_grad_()
     origin = torch.randn(CLIENTS * ROWS, OUT, generator=draws(5), dtype=torch.float64)
-    out = affine(span, SpanWeight(coordinates, origin), bias, matrix if with_operator else None)
+    out = affine(span, HeldWeight(coordinates, origin), bias, matrix if with_operator else None)
     cotangent = torch.randn(out.shape, generator=draws(6), dtype=torch.float64)
     by_coordinates, by_bias = torch.autograd.grad(out, [coordinates, bias], cotangent)
     for k in range(CLIENTS):
@@ -167,7 +167,7 @@ def test_steps_on_coordinates_are_steps_on_the_whole_weights(
     state = optimizer.start([coordinates])
     for _ in range(steps):
         coordinates.requires_grad_()
-        out = affine(span, SpanWeight(coordinates, origin), None, matrix if with_operator else None)
+        out = affine(span, HeldWeight(coordinates, origin), None, matrix if with_operator else None)
         (grad,) = torch.autograd.grad(loss_of(out, target.flatten(0, 1)), coordinates)
         coordinates = coordinates.detach()
         grad = grad + recipe.proximal * (coordinates - anchor)

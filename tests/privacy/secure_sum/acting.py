@@ -15,6 +15,7 @@ from isthmus.core.errors import BadMessage
 from isthmus.core.guards.guard import Review
 from isthmus.core.guards.settled import Settled
 from isthmus.core.protocol import Known, ModelState, Request, reply_type
+from isthmus.core.random import digest
 from isthmus.core.record import Record, State
 from isthmus.privacy.secure_sum.adding import Adding
 from isthmus.privacy.secure_sum.giving import Giver
@@ -69,7 +70,7 @@ class Acting:
     attempt: str = "first"
     lose: Fate = nothing  # what becomes of replies
     bend: Fate = nothing  # and of requests
-    sent: Record = field(default_factory=lambda: ModelState({"w": torch.zeros(3)}))
+    sent: Record | Mapping[str, Record] = field(default_factory=lambda: ModelState({"w": torch.zeros(3)}))
     settled: Mapping[str, Settled] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,7 +83,8 @@ class Acting:
         self.seen: list[tuple[str, str, Record]] = []  # all that reaches the server
         self.notes: list[str] = []
         for name, reply in self.replies.items():
-            self.memories[name], _ = self.givers[name].held(reply, self.sent, self.at)
+            sent = self.sent if isinstance(self.sent, Record) else self.sent[name]
+            self.memories[name], _ = self.givers[name].held(reply, sent, self.at, digest({"sent": sent}))
         kind = type(next(iter(self.replies.values())))
         self.server = Adding(self.rules, Sum(self.attempt, "course", *self.at), kind, note=self.notes.append)
 

@@ -22,6 +22,7 @@ from isthmus.privacy.secure_sum.adding import over_whom
 from isthmus.privacy.secure_sum.rules import SumRules
 from isthmus.privacy.secure_sum.stages import MaskedWords, RevealedShares
 from tests.privacy.secure_sum.acting import Acting, Fate, Unweighted, Update, updates
+from tests.sites.sums.watching import bound_of
 
 RULES = SumRules()
 STAGES = ("MakeKeys", "ShareSecrets", "SendMasked 1", "RevealShares 1")
@@ -51,8 +52,8 @@ def survivors(replies: dict[str, Update], lost: dict[str, str]) -> list[Update]:
 def assert_mean(found: Record, kept: list[Update], of: dict[str, Update], rules: SumRules = RULES) -> None:
     """See that a sum over some clients is their mean, within the rounding of words (and of float32)."""
     wanted, number = weighted_mean(kept), len(of)
-    whole, every = (sum(reply.weight for reply in replies) for replies in (kept, of.values()))
-    # Half a unit for each; where others were lost in between, what is left is divided by its part of the weight.
+    whole, every = sum(reply.weight for reply in kept), sum(bound_of(reply.weight) for reply in of.values())
+    # Half a unit for each, times what bounded the weights as a multiple of what these are of those who stayed.
     error = number * rules.narrow(number).unit / 2 * every / whole
     for name, tensor in wanted.params.items():
         off = (found.params[name].double() - tensor.double()).abs().max()  # type: ignore[attr-defined]
@@ -62,7 +63,7 @@ def assert_mean(found: Record, kept: list[Update], of: dict[str, Update], rules:
 
 
 @pytest.mark.parametrize("number", [3, 4, 7])
-def test_the_sum_is_the_weighted_mean_within_half_a_unit_for_each(number: int) -> None:
+def test_the_sum_is_the_weighted_mean_within_a_unit_for_each(number: int) -> None:
     replies = updates(number, size=100)
     found = Acting(replies).run()
     # In double precision, so that only the words' rounding is seen.
@@ -70,7 +71,8 @@ def test_the_sum_is_the_weighted_mean_within_half_a_unit_for_each(number: int) -
     exact = sum(reply.params["w"].double() * (reply.weight / whole) for reply in replies.values())
     way = SumRules().narrow(number)
     float32 = 2.0**-24 * float(exact.abs().max())
-    assert float((found.params["w"].double() - exact).abs().max()) <= number * way.unit / 2 + float32  # type: ignore
+    room = sum(bound_of(reply.weight) for reply in replies.values()) / whole
+    assert float((found.params["w"].double() - exact).abs().max()) <= room * number * way.unit / 2 + float32  # type: ignore
     assert found.weight == whole  # type: ignore[attr-defined]
 
 
@@ -179,7 +181,7 @@ def test_who_is_lost_before_the_weights_are_added_up_makes_the_sum_begin_anew_wi
     keys = [reply.keys.public for stage, _, reply in acting.seen if stage == "MakeKeys"]  # type: ignore[attr-defined]
     assert len(keys) == 5 + 4 and len({row.numpy().tobytes() for public in keys for row in public}) == 2 * len(keys)
     assert acting.server.sum.name == "first 1"
-    assert acting.notes == ["c1: lost before the weights were added up; the sum is begun anew without"]
+    assert acting.notes == ["c1: lost before the weights were bounded; the sum is begun anew without"]
 
 
 def test_a_sum_that_is_begun_anew_still_needs_as_many_of_those_who_began() -> None:
@@ -213,6 +215,18 @@ def test_a_weight_that_is_none_is_told_and_no_sum_comes_out() -> None:
 
     with pytest.raises(CourseFailed, match=r"the weights of 4 clients add up to .* one of them sent what is no weight"):
         Acting(updates(4), lose=bending("ShareSecrets", "c2", lie)).run()
+
+
+def test_a_weight_beyond_what_bounded_it_is_told_and_no_sum_comes_out() -> None:
+    """Else a client could move the mean further than `clip` lets it."""
+
+    def lie(reply: Any) -> Any:
+        wide = reply.wide.clone()
+        wide[-1] += 2**40
+        return replace(reply, wide=wide)
+
+    with pytest.raises(CourseFailed, match=r"the weights of 4 clients add up to .* one of them lies"):
+        Acting(updates(4), lose=bending("SendMasked 1", "c2", lie)).run()
 
 
 def test_views_are_confirmed_only_where_somebody_is_lost_in_between() -> None:

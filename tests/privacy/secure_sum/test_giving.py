@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from isthmus.core.errors import BadMessage, TooFewReplies
+from isthmus.core.codec import pack
+from isthmus.core.errors import BadMessage, CourseFailed, TooFewReplies
 from isthmus.core.guards.settled import Settled
 from isthmus.core.protocol import ModelState
+from isthmus.core.random import digest
 from isthmus.privacy.secure_sum.adding import Adding
 from isthmus.privacy.secure_sum.giving import Giver
 from isthmus.privacy.secure_sum.rules import SumRules
@@ -24,6 +27,7 @@ from isthmus.privacy.secure_sum.stages import (
     Sum,
 )
 from tests.privacy.secure_sum.acting import Acting, stage_of, updates
+from tests.sites.sums.watching import bound_of
 
 SENT = ModelState({"w": torch.zeros(3)})
 RULES = SumRules()
@@ -37,9 +41,11 @@ STAGES_OF_SHARES = (("RevealShares 1", RULES), ("RevealShares 0", COUNTING), ("R
 Bend = Any
 
 
-def refused(bend: Bend, number: int = 4, rules: SumRules = RULES, **more: Any) -> dict[str, str]:
+def refused(
+    bend: Bend, number: int = 4, rules: SumRules = RULES, weights: tuple[float, ...] = (), **more: Any
+) -> dict[str, str]:
     """Return what clients refuse of requests that are bent, by client."""
-    acting = Acting(updates(number), rules, bend=bend, **more)
+    acting = Acting(updates(number, weights=weights), rules, bend=bend, **more)
     try:
         acting.run()
     except Exception as error:  # a server that bends what it sends gets no sum; how it ends is its affair
@@ -153,7 +159,7 @@ def test_shares_that_do_not_come_from_all_others_are_refused() -> None:
 
 def test_a_smaller_total_is_refused_where_it_shows() -> None:
     bend = at("SendMasked 1", "c1", lambda request: replace(request, total=0.5))
-    assert "the sum of all weights is said to be 0.5" in refused(bend)["c1"]
+    assert "what bounds all weights is said to be 0.5 in all" in refused(bend)["c1"]
 
 
 def test_what_too_few_hold_must_have_the_form_of_what_is_held() -> None:
@@ -210,6 +216,108 @@ def test_a_view_that_was_confirmed_is_the_only_one_that_is_answered() -> None:
     """The server has c1 confirm that c3 is lost, and then asks for what is told when nobody is."""
     bend = at("RevealShares 1", "c1", lambda request: replace(request, alive=request.group, tags={}))
     assert "view 1 was settled in another way" in refused(bend, lose=lost_one)["c1"]
+
+
+# ---- a server that tells clients different things, so that the sum is of one
+
+
+def alone(change: Any, stage: str = "SendMasked 1", rules: SumRules = RULES, **more: Any) -> tuple[Any, Any]:
+    """Return what c1 holds, and what a server makes of the sum that tells all others something else."""
+    replies = updates(4)
+
+    def bend(where: str, client: str, request: Any) -> Any:
+        return change(request) if where == stage and client != "c1" else request
+
+    acting = Acting(replies, rules, bend=bend, **more)
+    raw: list[Any] = []
+    uncovered = acting.server.uncovered
+    acting.server.uncovered = lambda *parts: raw.append(uncovered(*parts)) or raw[-1]  # type: ignore
+    with contextlib.suppress(CourseFailed, TooFewReplies):
+        acting.run()
+    way = rules.narrow(4)
+    found = [way.numbers(words.narrow) * acting.server.total for words in raw[-1:]]
+    return replies["c1"].params["w"].double() * replies["c1"].weight, found[0] if found else None
+
+
+def test_a_sum_in_which_others_count_for_nothing_does_not_come_out() -> None:
+    """Were all others told a total that makes theirs nothing, the sum would be what one client holds."""
+    mine, found = alone(lambda request: replace(request, total=2.0**60))
+    assert not torch.allclose(mine, found, atol=1e-2)
+
+
+def test_a_sum_in_which_others_send_what_they_were_sent_does_not_come_out() -> None:
+    every = torch.ones(3, dtype=torch.bool)
+    mine, found = alone(lambda request: replace(request, few=every), rules=COUNTING)
+    assert not torch.allclose(mine, found, atol=1e-2)
+
+
+def test_clients_that_were_asked_different_things_are_in_no_sum_together() -> None:
+    """Others could be sent a model that leaves nothing to be learned, so that the sum would be one client's."""
+    sent = {**{f"c{place}": SENT for place in range(4)}, "c1": ModelState({"w": torch.ones(3)})}
+    honest = Acting(updates(4), sent=sent)
+    honest.run()
+    assert honest.failures == {"c1": "it says that it was asked for something else than most were"}
+
+    acting = Acting(updates(4), sent=sent)
+    odd_forms = acting.server.odd_forms
+    asked = torch.zeros(32, dtype=torch.uint8)
+
+    def trusting(replies: Any) -> Any:
+        odd_forms({client: replace(r, keys=replace(r.keys, asked=asked)) for client, r in replies.items()})
+        return {}
+
+    acting.server.odd_forms = trusting  # type: ignore[method-assign]
+    with pytest.raises(TooFewReplies):
+        acting.run()
+    assert acting.refusals["c0"] == "the keys of 'c1': it was asked something else"
+    assert acting.refusals["c1"] == "the keys of 'c0': it was asked something else"
+
+
+def test_clients_that_are_told_that_all_were_asked_for_the_same_have_masks_that_come_off_no_sum() -> None:
+    """A server that forges what others were asked, where nobody signs, has told two cohorts of it."""
+    sent = {**{f"c{place}": SENT for place in range(4)}, "c1": ModelState({"w": torch.ones(3)})}
+    told = {client: digest({"sent": request}) for client, request in sent.items()}
+
+    def forged(where: str, client: str, request: Any) -> Any:
+        if where != "ShareSecrets":
+            return request
+        mine = pack(told[client])
+        return replace(request, cohort={peer: replace(keys, asked=mine) for peer, keys in request.cohort.items()})
+
+    acting = Acting(updates(4), sent=sent, bend=forged)
+    odd_forms = acting.server.odd_forms
+    acting.server.odd_forms = lambda replies: odd_forms(  # type: ignore[method-assign]
+        {client: replace(r, keys=replace(r.keys, asked=pack(told["c0"]))) for client, r in replies.items()}
+    )
+    bounds: list[int] = []
+    weighed = acting.server.weighed
+    acting.server.weighed = lambda words, number: bounds.append(int(words[0])) or weighed(words, number)  # type: ignore
+    with contextlib.suppress(CourseFailed):
+        acting.run()
+    wanted = sum(2**20 * bound_of(reply.weight) for reply in updates(4).values())  # type: ignore[attr-defined]
+    assert not acting.refusals and abs(bounds[0] - wanted) > 2**40
+
+
+def test_a_sum_that_is_begun_anew_without_one_does_not_tell_its_weight() -> None:
+    """But for the power of two above it: the server can have the weights of several cohorts added up."""
+    weights = (5.0, 40.0, 3.0, 17.0)
+    totals = []
+    for lost in ((), ("c1",)):
+        acting = Acting({c: reply for c, reply in updates(4, weights=weights).items() if c not in lost})
+        acting.run()
+        totals.append(acting.server.total)
+    assert totals[0] - totals[1] == 64.0
+
+
+def test_what_a_client_refuses_tells_no_more_of_its_weight() -> None:
+    def asked(total: float) -> dict[str, str]:
+        return refused(
+            at("SendMasked 1", "c1", lambda request: replace(request, total=total)),
+            rules=RULES,
+            weights=(5.0, 40.0, 3.0, 17.0),
+        )
+
+    assert [("c1" in asked(total)) for total in (33.0, 40.0, 63.0, 64.0, 80.0)] == [True, True, True, False, False]
 
 
 # ---- memories that are rolled back

@@ -10,7 +10,7 @@ import torch
 from isthmus.core.errors import BadMessage
 from isthmus.core.protocol import ModelState
 from isthmus.core.record import Record, State
-from isthmus.privacy.secure_sum.holding import hold, share_of
+from isthmus.privacy.secure_sum.holding import hold, share_of, weight_bound, weight_in_units
 from isthmus.privacy.secure_sum.rules import SumRules
 from tests.privacy.secure_sum.acting import Acting, Update, updates
 
@@ -50,11 +50,18 @@ def test_weights_beyond_what_words_hold_are_refused() -> None:
     assert "the weight 4.39805e+12 is beyond" in acting.refusals["c1"]
 
 
-def test_a_total_that_is_less_than_its_own_weight_is_refused() -> None:
+def test_a_total_that_is_less_than_what_bounds_its_own_weight_is_refused() -> None:
     rules = SumRules()
-    assert share_of(2.0, 8.0, 3, True, rules) == 0.25
-    assert share_of(2.0, 8.0, 4, False, rules) == 0.25
-    assert share_of(0.0, 0.0, 4, True, rules) == 0.0
-    for total in (1.0, math.nan, -1.0):
-        with pytest.raises(BadMessage, match="the sum of all weights is said to be"):
-            share_of(2.0, total, 3, True, rules)
+    one = 2**20
+    assert share_of(2 * one, 8.0, 3, True, rules) == 0.25
+    assert share_of(2 * one, 8.0, 4, False, rules) == 0.25
+    assert share_of(0, 0.0, 4, True, rules) == 0.0
+    for units, total in ((2 * one, 1.0), (2 * one, math.nan), (2 * one, -1.0), (2 * one + 1, 3.0)):
+        with pytest.raises(BadMessage, match="what bounds all weights is said to be"):
+            share_of(units, total, 3, True, rules)
+
+
+def test_a_weight_is_bounded_by_the_power_of_two_above_it() -> None:
+    rules = SumRules()
+    for weight, bound in ((0.0, 0), (2.0**-30, 0), (1.0, 2**20), (1.5, 2**21), (2.0, 2**21), (2.0**-20, 1)):
+        assert weight_bound(weight_in_units(weight, rules, 3)) == bound

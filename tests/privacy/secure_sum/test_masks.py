@@ -13,9 +13,18 @@ from scipy import stats
 
 from isthmus.core.codec import pack
 from isthmus.privacy.secure_sum import keys
-from isthmus.privacy.secure_sum.masks import Words, context_of, group_context, own_mask, pair_mask, sign_of
+from isthmus.privacy.secure_sum.masks import (
+    Words,
+    context_of,
+    group_context,
+    own_mask,
+    pair_mask,
+    sign_of,
+    terms_context,
+)
 from isthmus.privacy.secure_sum.stages import Keys, SealedShares, Sum
 from tests.privacy.secure_sum.acting import Acting, Update, updates
+from tests.sites.sums.watching import bound_of
 
 SUM = Sum("a", "course", 1, 0)
 
@@ -25,7 +34,8 @@ def words(narrow: int, wide: int, kind: type = np.uint32) -> Words:
 
 
 def public(secret: bytes = b"") -> Keys:
-    return Keys(torch.stack([pack(keys.public_of(secret or os.urandom(32))) for _ in range(3)]), "")
+    asked = torch.zeros(32, dtype=torch.uint8)
+    return Keys(torch.stack([pack(keys.public_of(secret or os.urandom(32))) for _ in range(3)]), asked, "")
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -73,7 +83,7 @@ def test_pairs_agree_and_add_with_opposite_signs() -> None:
     assert sign_of("a", "b") == -sign_of("b", "a") == 1
 
 
-def test_a_key_is_bound_to_course_round_exchange_attempt_and_cohort() -> None:
+def test_a_key_is_bound_to_course_round_exchange_attempt_cohort_and_terms() -> None:
     one, two, other = public(), public(), public()
     cohort = {"a": one, "b": two}
     contexts = [
@@ -86,9 +96,13 @@ def test_a_key_is_bound_to_course_round_exchange_attempt_and_cohort() -> None:
         context_of(SUM, {"a": one, "c": two}),
         context_of(SUM, {"a": two, "b": one}),
         context_of(SUM, {"a": one, "b": other}),
+        context_of(SUM, {"a": one, "b": replace(two, asked=two.asked + 1)}),
         context_of(SUM, {**cohort, "c": other}),
     ]
-    bound = [group_context(context, which, group) for context in contexts for which in (0, 1) for group in ("ab", "a")]
+    sums = [group_context(context, which, group) for context in contexts for which in (0, 1) for group in ("ab", "a")]
+    few = torch.tensor([True, False])
+    terms = [(1.0, few), (2.0, few), (1.0, ~few), (1.0, few[:1]), (1.0, few[:0])]
+    bound = [terms_context(each, *told) for each in sums for told in terms]
     secret = os.urandom(32)
     keys_made = [make for at in bound for make in (own_mask(secret, at), pair_mask(secret, keys.public_of(secret), at))]
     assert len(set(keys_made)) == len(keys_made)
@@ -113,19 +127,19 @@ def test_no_two_sums_have_a_mask_in_common() -> None:
     assert all(a != b for a, b in pairwise(values))
 
 
-def test_weights_are_even_words_of_which_only_the_sum_of_all_says_anything() -> None:
-    """Chi-square over the bytes of one client's weight in many sums; whoever is missing keeps the sum as odd."""
+def test_what_bounds_weights_are_even_words_of_which_only_the_sum_of_all_says_anything() -> None:
+    """Chi-square over the bytes of one client's in many sums; whoever is missing keeps the sum as odd."""
     weights, found = (3.0, 5.0, 0.25, 100.0), []
     replies = updates(4, weights=weights)
     for attempt in range(300):
         acting = Acting(replies, attempt=str(attempt))
         acting.server.shared(stage_one(acting))
-        assert acting.server.total == sum(weights)
+        assert acting.server.total == sum(map(bound_of, weights))
         sent = {client: int(reply.weight) for stage, client, reply in acting.seen if stage == "ShareSecrets"}  # type: ignore
         found.append(sent["c1"])
         for missing in sent:
             rest = sum(number for client, number in sent.items() if client != missing) % 2**64
-            plain = sum(w for c, w in zip(sent, weights, strict=True) if c != missing)
+            plain = sum(bound_of(w) for c, w in zip(sent, weights, strict=True) if c != missing)
             assert abs(rest / 2**20 - plain) > 1.0
     counts = np.bincount(np.array(found, dtype=np.int64).view(np.uint8), minlength=256)
     assert stats.chisquare(counts).pvalue > 1e-9

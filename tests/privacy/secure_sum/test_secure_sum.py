@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,14 +13,16 @@ import isthmus
 from isthmus.algorithms import ALGORITHMS, FedAvg, FedGL
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.core.client import Client
-from isthmus.core.errors import BadInput, BadMessage, TooFewReplies
+from isthmus.core.errors import BadInput, BadMessage, CourseFailed, TooFewReplies
 from isthmus.core.exposure import exposure
+from isthmus.core.federation import Federation
 from isthmus.core.folding.krum import Krum
-from isthmus.core.folds import Median
+from isthmus.core.folds import Median, weighted_mean
 from isthmus.core.guards.guard import AtClient
-from isthmus.core.protocol import EvaluateModel, Evaluation, Position
+from isthmus.core.protocol import EvaluateModel, Evaluation, ModelState, Position
 from isthmus.core.random import Secret, UniformSampling
 from isthmus.core.training import EVERYBODY
+from isthmus.privacy.compression.random_k import RandomK
 from isthmus.privacy.secure_sum import SecureSum
 from isthmus.privacy.secure_sum.scores import ScoreSums, evaluation_of, misfit, summands
 from isthmus.privacy.secure_sum.stages import MaskedWords, PublicKeys
@@ -343,3 +345,47 @@ def test_each_sum_is_the_plain_weighted_mean_within_half_a_unit_for_each_client(
     watch.check(guard.rules)
     kinds = {each.place[3] for each in watch.sums}
     assert len(watch.sums) >= 4 and "ScoreSums" in kinds and len(kinds) >= 2
+
+
+# ---- a server that asks clients for different things
+
+
+@dataclass(frozen=True)
+class Isolating(FedAvg):
+    """All but one client are sent another model."""
+
+    def round(self, state: ModelState, fed: Federation) -> ModelState:
+        other = TrainModel({name: tensor + 1.0 for name, tensor in state.params.items()})
+        first, *rest = fed.clients
+        requests = {first: TrainModel(state.params), **dict.fromkeys(rest, other)}
+        return ModelState(fed.ask_folded(requests, weighted_mean).params)
+
+
+def test_clients_that_are_sent_different_models_are_in_no_sum_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An honest server says so; where one does not look, and mixes them, clients are in none with others."""
+    made = toy_course(Isolating(), guards=(SecureSum(),), num_clients=4, runtime="loop", evaluate_every=1000)
+    ended = trace_course(made, toy_scenario(4)).ended_by
+    assert isinstance(ended, CourseFailed) and "sent TrainModel with different contents, and a secure sum" in str(ended)
+    monkeypatch.setattr("isthmus.privacy.secure_sum._refuse_different", lambda requests: None)
+    trace = trace_course(made, toy_scenario(4))
+    assert trace.ended_by is None
+    whys = {failure.client: failure.reason for report in trace.exchanges for failure in report.failures}
+    assert whys == {"client-0": "it says that it was asked for something else than most were"}
+
+
+@pytest.mark.parametrize(("direction", "compared"), [("up", True), ("both", False)])
+def test_where_requests_are_coded_by_client_it_is_not_seen_to_that_all_have_the_same(
+    direction: str, compared: bool
+) -> None:
+    """Who was away is sent a whole model, and others what changed: they are left with models that nearly agree."""
+    guards = (RandomK(fraction=0.5, min_numbers=1, direction=direction), SecureSum())
+    trace = trace_course(
+        replace(course(runtime="loop"), guards=guards), toy_scenario(4), fault=Fault("client-1", 2, 0, "after")
+    )
+    assert trace.ended_by is None and trace.last == 3
+    told = {
+        bytes(message.outcome.reply.keys.asked.tolist())
+        for message in trace.messages
+        if isinstance(message.outcome.reply, PublicKeys)
+    }
+    assert (bytes(32) not in told) == compared and (len(told) == 1) == (not compared)

@@ -25,7 +25,7 @@ from isthmus.sites.submit import Operator, connected
 from isthmus.sites.up import free_port
 from tests.processes import Process
 from tests.sites.in_process import submitted_course, write_silos
-from tests.sites.sums.striking import CONFIRMING, OUT, STAGES, scenario_of
+from tests.sites.sums.striking import COUNTING, OUT, SELDOM, STAGES, scenario_of
 from tests.sites.sums.watching import Watch, read
 
 pytestmark = [pytest.mark.sites, pytest.mark.slow]
@@ -34,6 +34,7 @@ SITES = tuple(f"client-{place}" for place in range(4))
 PARTS = ("before", "after")
 PATIENT = "patient"
 GUARD = SecureSum(threshold=0.51)
+HOLDERS = SecureSum(threshold=0.51, min_holders=2)
 
 
 def course(**changes: Any) -> Any:
@@ -139,7 +140,7 @@ def test_a_silo_killed_at_any_stage_is_left_out_or_counts_by_what_it_sent(house:
     watch.check(GUARD.rules)
     for at, (stage, _) in enumerate(cases, 1):
         (added,) = watch.added(at)
-        lost = {SITES[at % 4]} if stage in OUT or stage == "RevealShares 0" else set()
+        lost = {SITES[at % 4]} if stage in OUT else set()
         assert set(added.alive) == set(SITES) - lost, (at, stage)
 
 
@@ -163,17 +164,19 @@ def test_processes_killed_between_any_two_stages_go_on_with_the_bits_of_the_loop
     assert all(torch.equal(found[name], loop.params[name]) for name in loop.params)
 
 
-def test_none_of_a_hundred_random_schedules_gives_a_wrong_sum(house: House, operator: Operator) -> None:
+@pytest.mark.parametrize("first", [0, 25, 50, 75])
+def test_none_of_a_hundred_random_schedules_gives_a_wrong_sum(first: int, house: House, operator: Operator) -> None:
     counted = dict.fromkeys(("courses", "done", "sums", "begun", "kills"), 0)
-    for seed in range(100):
+    for seed in range(first, first + 25):
         draw, strikes = Random(seed), []
+        guard, stages = ((GUARD, STAGES), (HOLDERS, COUNTING))[seed % 2]
         for at in (1, 2):
             for _ in range(draw.randint(0, 3)):
-                stage, who = draw.choice((*STAGES, *CONFIRMING)), draw.choice((*SITES, *SITES, SERVER))
+                stage, who = draw.choice((*stages, *SELDOM)), draw.choice((*SITES, *SITES, SERVER))
                 strikes.append(f"{at},{stage},{who},{draw.choice(PARTS)}")
-        made = course(rounds=2, min_replies=3, evaluate_every=1, seed=1000 + seed)
+        made = course(guards=(guard,), rounds=2, min_replies=3, evaluate_every=1, seed=1000 + seed)
         path, watch, hits = house.carried_out(made, operator, sorted(set(strikes)))
-        watch.check(GUARD.rules)
+        watch.check(guard.rules)
         counted["courses"] += 1
         counted["done"] += _status(path)["state"] == "done"
         counted["sums"] += len(watch.sums)
@@ -181,4 +184,4 @@ def test_none_of_a_hundred_random_schedules_gives_a_wrong_sum(house: House, oper
         counted["kills"] += hits
         assert psutil.pid_exists(house.running[SERVER].pid)
     print(counted, f"{house.restarts} processes started again")
-    assert counted["courses"] == 100 and counted["done"] >= 95 and counted["kills"] > 100
+    assert counted["courses"] == 25 and counted["done"] >= 23 and counted["kills"] > 25

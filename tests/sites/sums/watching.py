@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from torch import Tensor
 from isthmus.algorithms.fedavg import ModelUpdate
 from isthmus.core.codec import decode, encode
 from isthmus.core.folds import weight_of
-from isthmus.core.record import Record, leaves
+from isthmus.core.record import Record, leaves, with_leaves
 from isthmus.privacy.secure_sum import giving
 from isthmus.privacy.secure_sum.adding import Adding
 from isthmus.privacy.secure_sum.giving import Giver
@@ -42,7 +43,8 @@ class Added:
 
     place: Place
     alive: tuple[str, ...]
-    num_group: int
+    group: tuple[str, ...]  # among whom it was counted who holds what
+    num_cohort: int
     mean: Record
 
 
@@ -51,14 +53,16 @@ class Watch:
     """An oracle: it sees every reply that a client holds back, and everything that is done with keys."""
 
     replies: dict[tuple[str, Place], Record] = field(default_factory=dict)
+    sent: dict[tuple[str, Place], Record] = field(default_factory=dict)  # what stood in the place of each number
     sums: list[Added] = field(default_factory=list)
     hidden: dict[str, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))
     told: dict[tuple[Any, ...], set[bool]] = field(default_factory=lambda: defaultdict(set))
     names: list[str] = field(default_factory=list)
 
-    def hold(self, client: str, course: str, round: int, exchange: int, reply: Record) -> None:
+    def hold(self, client: str, course: str, round: int, exchange: int, reply: Record, sent: Record) -> None:
         """Take note of what a client holds back."""
         self.replies[client, place_of(course, round, exchange, reply)] = reply
+        self.sent[client, place_of(course, round, exchange, reply)] = sent
 
     def mask(self, client: str, key: str, content: str) -> None:
         """Take note of what a mask hides, by digests."""
@@ -72,9 +76,19 @@ class Watch:
         """Take note of a sum that is begun."""
         self.names.append(name)
 
-    def add(self, course: str, round: int, exchange: int, alive: list[str], num_group: int, mean: Record) -> None:
+    def add(
+        self,
+        course: str,
+        round: int,
+        exchange: int,
+        alive: list[str],
+        group: list[str],
+        num_cohort: int,
+        mean: Record,
+    ) -> None:
         """Take note of what a sum came to."""
-        self.sums.append(Added(place_of(course, round, exchange, mean), tuple(alive), num_group, mean))
+        place = place_of(course, round, exchange, mean)
+        self.sums.append(Added(place, tuple(alive), tuple(group), num_cohort, mean))
 
     def added(self, round: int) -> list[Added]:
         """Return the sums of models in a round."""
@@ -97,17 +111,45 @@ class Watch:
         replies = [self.replies[client, each.place] for client in each.alive]
         weights = [weight_of(reply) for reply in replies]
         whole, found = sum(weights), leaves(each.mean)
-        every = sum(weight_of(reply) for (_, place), reply in self.replies.items() if place == each.place)
+        every = sum(bound_of(weight_of(reply)) for (_, place), reply in self.replies.items() if place == each.place)
         for path, leaf in found.items():
             if path == ".weight":
-                assert abs(float(leaf) - whole) <= each.num_group * 2.0**-WEIGHT_BITS
+                assert abs(float(leaf) - whole) <= each.num_cohort * 2.0**-WEIGHT_BITS
                 continue
             parts = [_double(leaves(reply)[path]) * (w / whole) for reply, w in zip(replies, weights, strict=True)]
             wanted = torch.stack(parts).sum(0)
-            way = rules.narrow(each.num_group) if isinstance(leaf, Tensor) else rules.wide(each.num_group)
+            if rules.counts_holders and isinstance(leaf, Tensor) and leaf.is_floating_point():
+                wanted = torch.where(self._few(each, path, rules), _double(self._sent(each, path)), wanted)
+            way = rules.narrow(each.num_cohort) if isinstance(leaf, Tensor) else rules.wide(each.num_cohort)
             off = float((_double(leaf) - wanted).abs().max()) if wanted.numel() else 0.0
             bound = way.error * max(1.0, every / whole) + 2.0**-23 * float(wanted.abs().max() if wanted.numel() else 0)
             assert off <= bound, f"{each.place}: {path} is off by {off:.3g}, {bound:.3g} is allowed"
+
+    def _sent(self, each: Added, path: str) -> Tensor:
+        found: Tensor = leaves(self.sent[each.alive[0], each.place])[path]  # type: ignore[assignment]
+        return found
+
+    def _few(self, each: Added, path: str, rules: SumRules) -> Tensor:
+        """Return which numbers too few clients hold for them to be told."""
+        held = [self.replies[client, each.place] for client in each.group]
+        own = [(leaves(reply)[path] != self._sent(each, path)) & (weight_of(reply) > 0.0) for reply in held]
+        return torch.stack(own).sum(0) < rules.min_holders  # type: ignore[arg-type]
+
+
+def bound_of(weight: float) -> float:
+    """Return the power of two above a weight, which is counted in units of 2^-20."""
+    return 2.0 ** math.ceil(math.log2(weight)) if weight > 0.0 else 0.0
+
+
+def in_place_of(reply: Record, request: Record) -> Record:
+    """Return a reply with what was sent in the place of its numbers, zeros where nothing was."""
+    sent, base = leaves(request), leaves(reply)
+    for path, leaf in base.items():
+        if isinstance(leaf, Tensor):
+            before = sent.get(path)
+            same = isinstance(before, Tensor) and before.shape == leaf.shape
+            base[path] = before.to(leaf.dtype) if same else torch.zeros_like(leaf)  # type: ignore[union-attr]
+    return with_leaves(reply, base)
 
 
 def _double(leaf: Any) -> Tensor:
@@ -155,9 +197,9 @@ def watched(watch: Watch | Scribe) -> Iterator[None]:
     held, masked, told, added = Giver.held, Giver.send_masked, Giver.reveal_shares, Adding.added
     dealt = Giver.share_secrets
 
-    def hold(self: Giver, reply: Record, request: Record, at: tuple[int, int]) -> Any:
-        watch.hold(self.name, self.course, *at, reply)
-        return held(self, reply, request, at)
+    def hold(self: Giver, reply: Record, request: Record, at: tuple[int, int], asked: bytes) -> Any:
+        watch.hold(self.name, self.course, *at, reply, in_place_of(reply, request))
+        return held(self, reply, request, at, asked)
 
     def mask(self: Giver, memory: Any, request: Any) -> Any:
         using.clear()
@@ -189,8 +231,15 @@ def watched(watch: Watch | Scribe) -> Iterator[None]:
             return ask(requests, review)
 
         found = added(self, clients, asked)
-        watch.add(at.course, at.round, at.exchange, list(self.alive), len(self.cohort), found)
+        watch.add(at.course, at.round, at.exchange, list(self.alive), groups[-1], len(self.cohort), found)
         return found
+
+    groups: list[list[str]] = []
+    summed = Adding.summed
+
+    def sum_up(self: Adding, which: int, group: tuple[str, ...], ask: Any) -> Any:
+        groups.append(list(group))
+        return summed(self, which, group, ask)
 
     def noted(key: bytes) -> bytes:
         using.add(hashlib.sha256(key).hexdigest())
@@ -205,4 +254,5 @@ def watched(watch: Watch | Scribe) -> Iterator[None]:
         patch.setattr(Giver, "send_masked", mask)
         patch.setattr(Giver, "reveal_shares", tell)
         patch.setattr(Adding, "added", add)
+        patch.setattr(Adding, "summed", sum_up)
         yield

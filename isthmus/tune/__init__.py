@@ -1,0 +1,1 @@
+"""Search over the keys of a course at many fidelities: trials are runs that are frozen and thawed."""
