@@ -1,6 +1,6 @@
 """A chain of recorded steps, forward and then backward, in the place of autograd.
 
-A step of small clients is mostly the calls that it makes, and autograd's own take a tenth of it or more. Where every
+A step of small clients is mostly the calls that it makes, and autograd's own took up to a sixth of a round. Where every
 step takes what the last one gave and parameters, their backwards can be called one after the other.
 """
 

@@ -168,7 +168,7 @@ def test_who_is_sent_a_crafted_model_refuses_it_in_every_runtime_and_between_sit
     world, reasons = toy_world(), {}
     wide = toy_scenario(3, sparse=True)
     for runtime in ("loop", "strict", "auto"):
-        trace = trace_course(course(server, SaneModel(), runtime=runtime), wide)
+        trace = trace_course(course(server, SaneModel(times=2.0), runtime=runtime), wide)
         assert trace.ended_by is None
         failures = [(r.position.round, r.request, f) for r in trace.exchanges for f in r.failures]
         assert {(f.client, f.kind) for _, _, f in failures} == {(WRONG[0], "refused")}
