@@ -174,7 +174,7 @@ class LookedUp:
     def row(self, trial: Trial, table: Table) -> Row:
         """Return the row of a trial."""
         study, curves, rung = self.study, self.curves, self.study.rungs[trial.rung]
-        point, fraction = curves.place(trial.values), curves.fractions.index(self._fraction(trial.rung))
+        point, fraction = curves.place(trial.values), curves.fractions.index(study.fraction(trial.rung))
         seeds = [curves.seeds.index(seed) for seed in study.seeds[: rung.seeds]]
         scores = tuple(
             math.fsum(curves.value(each, point, fraction, seed, rung.rounds, self.model) for seed in seeds) / len(seeds)
@@ -185,13 +185,9 @@ class LookedUp:
         )
         before = [row.trial.rung for row in table.rows if row.trial.arm == trial.arm and row.done]
         cost = study.cost(trial.rung, max(before, default=None))
-        rounds = cost / curves.cohort(self._fraction(trial.rung)) / len(seeds)
+        rounds = cost / curves.cohort(study.fraction(trial.rung)) / len(seeds)
         seconds = sum(rounds * curves.round_seconds(point, fraction, seed, self.model) for seed in seeds)
         return Row(trial, True, scores, firsts, cost, seconds)
-
-    def _fraction(self, rung: int) -> float:
-        changes = self.study.rungs[rung].changes
-        return float(changes.get("sampling.fraction", max(self.curves.fractions)))
 
 
 def require_same(study: Study, curves: Curves) -> None:
@@ -203,9 +199,7 @@ def require_same(study: Study, curves: Curves) -> None:
     else:
         lacking += [f"the point {dict(p)}" for p in study.space.listed if _key(p) not in curves._places]
     lacking += [f"the seed {seed}" for seed in study.seeds if seed not in curves.seeds]
-    fractions = {
-        float(rung.changes["sampling.fraction"]) for rung in study.rungs if "sampling.fraction" in rung.changes
-    }
+    fractions = {study.fraction(rung) for rung in range(len(study.rungs))}
     lacking += [f"the fraction {share:g}" for share in sorted(fractions) if share not in curves.fractions]
     lacking += [f"the round {study.rungs[-1].rounds}"] * (study.rungs[-1].rounds > curves.rounds)
     known = (*curves.metrics, *BYTES, ROUND_SECONDS)

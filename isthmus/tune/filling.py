@@ -62,9 +62,7 @@ class Filling:
         """Return what a study's table is filled with; by default with the shares that its rungs have."""
         if study.search.forks:
             raise BadInput(f"{study.source}: a table has no courses that go on from others, as the search asks for")
-        named = [rung.changes.get("sampling.fraction") for rung in study.rungs]
-        own = study.course(study.first).sampling.fraction
-        found = fractions or [own if share is None else share for share in named]
+        found = fractions or [study.fraction(rung) for rung in range(len(study.rungs))]
         return cls(study, points_of(study, points), tuple(sorted({float(share) for share in found})))
 
     def curves(self) -> Iterator[Curve]:

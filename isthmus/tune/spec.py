@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -86,7 +86,6 @@ class Study:
         last = {"rounds": self.rungs[self.top].rounds, "seed": self.seeds[0] if seed is None else seed}
         raw = merge(self.base, self._changes({**values, **found.changes, **last}), self.source)
         course: Course = Builder(self.source).fields(Course, raw, "")
-        # Stages save at their ends; in between, only as often as somebody wants to lose no more.
         return course
 
     def _changes(self, keys: Values) -> list[tuple[list[str], Any]]:
@@ -115,6 +114,14 @@ class Study:
     def cohort(self, rung: int) -> float:
         """Return how many clients take part in a round on a rung, in the mean."""
         return self._cohorts[rung]
+
+    def fraction(self, rung: int) -> float:
+        """Return the share of the clients that takes part in a round on a rung."""
+        return self._fractions[rung]
+
+    @cached_property
+    def _fractions(self) -> tuple[float, ...]:
+        return tuple(self.course(self.first, rung).sampling.fraction for rung in range(len(self.rungs)))
 
     @cached_property
     def _cohorts(self) -> tuple[float, ...]:
@@ -145,10 +152,6 @@ class Study:
             "seed": self.seed,
             "parallel": self.parallel,
         }
-
-    def only(self, values: Values) -> Study:
-        """Return the same study of one point."""
-        return replace(self, base={**merge(self.base, self._changes(values), self.source)}, source=self.source)
 
 
 def digest_of(**facts: Any) -> str:

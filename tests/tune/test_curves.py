@@ -144,6 +144,15 @@ def test_what_a_table_lacks_is_told(changes: Any, lacks: str, filled: tuple[Curv
         LookedUp(study(**changes), filled[0])
 
 
+def test_without_a_fidelity_the_share_of_clients_is_that_of_the_course(filled: tuple[Curves, Path]) -> None:
+    base = {**PLAIN["base"], "sampling.fraction": 0.5}
+    half, said = study(base=base, fidelity={"rounds": 6}), study(fidelity={"rounds": 6, "sampling.fraction": 0.5})
+    whole = study(fidelity={"rounds": 6})
+    rows = [search(each, LookedUp(each, filled[0])).rows for each in (half, said, whole)]
+    assert rows[0] == rows[1] != rows[2]
+    assert rows[0][0].cost == 12.0 and Filling.of(half).fractions == (0.5,)
+
+
 def test_regret_is_how_far_the_best_so_far_is_from_the_best_there_is(filled: tuple[Curves, Path]) -> None:
     curves, _ = filled
     final = np.zeros_like(curves.final)
