@@ -58,7 +58,7 @@ def fewer_rounds(words: list[str], rounds: int) -> list[str]:
     """Return the words of a command that ends soon, all else as it was."""
     if words[0] == "compare":
         return [*words, "--set", f"rounds={rounds}", "--seeds", "1", "--workers", "1"]
-    return [*words, f"rounds={rounds}"] if words[0] == "run" else words
+    return [*words, f"rounds={rounds}"] if words[0] in ("run", "audit") else words
 
 
 def test_every_isthmus_command_of_the_readme_works_in_order_with_few_rounds(

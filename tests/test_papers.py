@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from isthmus.attacks.attack import POSITIONS
+from isthmus.attacks.audit.reading import read_audit
 from isthmus.config.course import Course
 from isthmus.config.load import course_to_dict
 from isthmus.data.splitters import CommunitySplitter
@@ -24,7 +26,8 @@ from isthmus.tune.searches.halving import Bracket
 PAPERS = Path(__file__).parent.parent / "papers"
 FILES = sorted(PAPERS.rglob("*.yaml"))
 STUDIES = [path for path in FILES if "\nspace:" in path.read_text()]
-SUITES = [path for path in FILES if path not in STUDIES]
+AUDITS = [path for path in FILES if "\nattacks:" in path.read_text()]
+SUITES = [path for path in FILES if path not in STUDIES + AUDITS]
 
 
 # What every course of every suite was when its results were published: the keys that courses had then, and a digest of
@@ -122,6 +125,14 @@ def test_the_graphs_of_gfl_appnp_s_fig_2a_have_the_connectivity_that_they_are_na
         adjacency = torch.zeros(whole.num_nodes, whole.num_nodes)
         adjacency[whole.edge_index[0], whole.edge_index[1]] = 1.0
         assert f"{connectivity(adjacency.double().numpy()):.3g}" == point.cell["connectivity"]
+
+
+def test_section_6_of_fs_g_is_audits_all_of_whose_attacks_can_be_tried() -> None:
+    assert [path.stem for path in AUDITS] == ["section6_gradients", "section6_malicious", "section6_updates"]
+    audits = [read_audit(path) for path in AUDITS]
+    assert not any(audit.problems() for audit in audits) and all(len(audit.seeds) == 5 for audit in audits)
+    positions = {attack.position for audit in audits for attack in audit.attacks}
+    assert positions == set(POSITIONS)
 
 
 def test_fig_6_of_fs_g_has_the_paper_s_configurations_and_halvings() -> None:
