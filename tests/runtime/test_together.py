@@ -18,6 +18,8 @@ from isthmus.core.record import Record, State
 from isthmus.core.replies import Each, Stack, StackedTensor
 from isthmus.core.training import RoundReport, Standing, run_course
 from isthmus.learn.optimizers import SGD, Adam
+from isthmus.models import GCN, ModelSpec
+from isthmus.runs.simulated import run
 from isthmus.runs.simulation import Scenario, Simulation
 from isthmus.runtime.loop import LoopRuntime, StackedRuntime
 from isthmus.testing import toy_course
@@ -429,3 +431,13 @@ def test_a_client_that_diverges_does_not_spoil_the_global_model(sparse: bool) ->
     )
     assert all(bool(torch.isfinite(t).all()) for t in loop.standings[2].state.params.values())  # type: ignore[attr-defined]
     require_close(loop.values(), auto.values(), "with a client that diverges")
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_layers_that_widen_are_trained_together_like_any(layers: int) -> None:
+    model = ModelSpec(GCN(hidden=2, layers=layers, dropout=0.5))  # of three classes
+    found = {
+        way: run(toy_course(FedAvg(), model=model, runtime=way), scenario=toy_scenario()) for way in ("auto", "loop")
+    }
+    assert not [note for note in found["auto"].notes if "one by one" in note]
+    assert all(torch.allclose(found["auto"].params[n], each, atol=1e-5) for n, each in found["loop"].params.items())

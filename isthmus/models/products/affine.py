@@ -125,7 +125,7 @@ def aggregated_affine(
 ) -> Tensor:
     """Return S H W + b in the cheaper order: a dense H is aggregated first if W widens it."""
     if isinstance(h, Tensor) and weight.shape[-2] < weight.shape[-1]:
-        return affine(operator.matmul(h), weight, bias, None, activate)
+        return affine(operator.recorded(h), weight, bias, None, activate)
     return affine(h, weight, bias, operator, activate)
 
 

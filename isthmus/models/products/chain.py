@@ -80,6 +80,11 @@ def stepped(function: Any, *values: Any) -> Tensor:
     return found
 
 
+def is_open() -> bool:
+    """Whether what is recorded in this thread are steps of a chain."""
+    return _open.chain is not None
+
+
 @contextmanager
 def chained() -> Iterator[Chain]:
     """Let all that is recorded in this thread be steps of one chain; autograd records nothing."""

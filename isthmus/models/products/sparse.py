@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from isthmus.models.products.chain import is_open, stepped
+
 
 class Pattern:
     """Where the entries of a sparse matrix are, row by row (CSR), without their values.
@@ -270,6 +272,10 @@ class SparseMatrix:
             product: Tensor = _Product.apply(self.values, dense, self)  # type: ignore[no-untyped-call]
             return product
         return _product(self, dense)
+
+    def recorded(self, dense: Tensor) -> Tensor:
+        """Return S @ dense, recorded: as a step of the chain that is open, or else by autograd."""
+        return stepped(_Product, self.values, dense, self) if is_open() else self.matmul(dense)
 
     def sample(self, left: Tensor, right: Tensor) -> Tensor:
         """Return <left_i, right_j> for each entry (i, j), (entries,): the gradient of the values of a product."""

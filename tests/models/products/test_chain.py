@@ -10,7 +10,7 @@ from torch import Tensor
 
 from isthmus.learn.metrics.classification import Examples, losses_of_clients
 from isthmus.models.dropout import Streams, activation
-from isthmus.models.products.affine import affine
+from isthmus.models.products.affine import affine, aggregated_affine
 from isthmus.models.products.chain import chained
 from isthmus.models.products.sparse import SparseMatrix
 
@@ -53,6 +53,24 @@ def test_the_gradients_are_those_of_autograd_to_the_bit(p: float) -> None:
         each = losses(found, told, p)
         mine = chain.slopes(found)
     assert torch.equal(each, expected) and not each.requires_grad
+    assert all(torch.equal(one, other) for one, other in zip(mine, slopes, strict=True))
+
+
+def test_rows_that_are_added_up_before_they_are_widened_are_a_step_of_their_own() -> None:
+    told, wide = examples(), HIDDEN + 3
+    found = params(wide)
+    x = torch.randn(CLIENTS * ROWS, FEATURES, generator=draws(9))
+
+    def widened(first: Tensor, bias: Tensor, second: Tensor, other: Tensor) -> Tensor:
+        hidden = affine(x, first, bias, operator(), activation(0.0, None))
+        return losses_of_clients(aggregated_affine(operator(), hidden, second, other), told)
+
+    expected = widened(*found)
+    slopes = torch.autograd.grad(expected, found, torch.ones_like(expected))
+    with chained() as chain:
+        each = widened(*found)
+        mine = chain.slopes(found)
+    assert torch.equal(each, expected)
     assert all(torch.equal(one, other) for one, other in zip(mine, slopes, strict=True))
 
 
