@@ -60,7 +60,7 @@ def test_every_model_of_the_tables_can_run_for_many_clients(name: str) -> None:
     assert stackable(built(**MODELS[name]))
 
 
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("name", sorted(ALONE))
 def test_some_cannot(name: str) -> None:
     assert not stackable(built(gnn=GNNS[name](hidden=HIDDEN)))  # type: ignore[call-arg]
 
