@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
+import torch
 
 from isthmus.algorithms import ALGORITHMS
 from isthmus.attacks import ATTACKS
 from isthmus.attacks.attack import LESS, NothingSeen
-from isthmus.testing import toy_course, toy_scenario
+from isthmus.runs.simulation import Scenario
+from isthmus.testing import toy_course, toy_graph, toy_scenario
 from isthmus.testing.attacks import attacked
 from tests.attacks.small import small
 from tests.quick import quick
@@ -42,3 +45,14 @@ def test_an_attack_on_a_method_is_refused_sees_nothing_or_has_scores(name: str, 
 def _no_better(measure: str, one: float, best: float) -> bool:
     sign = -1.0 if measure in LESS else 1.0
     return math.isnan(one) or math.isnan(best) or sign * one <= sign * best + 1e-9
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS if "link" in name])
+def test_who_looks_for_links_where_there_are_none_sees_nothing(name: str) -> None:
+    whole = replace(toy_graph(24), edge_index=torch.zeros(2, 0, dtype=torch.int64))
+    lonely = Scenario(whole, {f"client-{k}": whole.subgraph(torch.arange(8 * k, 8 * k + 8)) for k in range(3)})
+    method = quick("fedgl" if "rows" in name else "fedavg")
+    made = attacked(small(name), toy_course(method, rounds=1, runtime="auto"), lonely)
+    assert len(made.truth) == len(made.attack.prior(made.known, made.case.clients)) == 0
+    with pytest.raises(NothingSeen, match="no client holds nodes that are connected"):
+        made.attack.guess(made.seen, made.known)

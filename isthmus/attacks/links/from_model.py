@@ -11,7 +11,7 @@ from torch import Tensor
 
 from isthmus.attacks.asking import probabilities
 from isthmus.attacks.attack import CURIOUS_CLIENT, Case, Deciding, Seen
-from isthmus.attacks.links.from_rows import correlation, pairs_of, ranks
+from isthmus.attacks.links.from_rows import by_features, connected, correlation, pairs_of, ranks, require_links
 from isthmus.attacks.membership.candidates import the_model, without_edges
 from isthmus.config.course import Course
 from isthmus.core.protocol import Position, Request
@@ -67,6 +67,7 @@ class LinksFromModel(Deciding):
 
     def guess(self, seen: Seen, known: Nodes) -> Tensor:
         """Return how much what is said of each pair, and their features, agree."""
+        require_links(known.ends)
         params, features, found = the_model(seen), known.features, []
         for client, ends in known.ends.items():
             told = probabilities(known.course, known.parts[client], params)
@@ -76,9 +77,8 @@ class LinksFromModel(Deciding):
 
     def prior(self, known: Nodes, clients: Sequence[str]) -> Tensor:
         """Return how much the features agree."""
-        features = known.features
-        return torch.cat([ranks(correlation(features[client], ends)) for client, ends in known.ends.items()])
+        return by_features(known.features, known.ends)
 
     def truth(self, case: Case, known: Nodes) -> Tensor:
         """Return which pairs are connected: the first half of each client's."""
-        return torch.cat([torch.arange(ends.shape[1]) < ends.shape[1] // 2 for ends in known.ends.values()])
+        return connected(known.ends)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -57,8 +57,7 @@ class LinksFromRows(Deciding):
 
     def guess(self, seen: Seen, known: Pairs) -> Tensor:
         """Return how much the rows and the features of each pair agree."""
-        if not known.ends:
-            raise NothingSeen("no client holds nodes that are connected")
+        require_links(known.ends)
         parts = []
         for client, ends in known.ends.items():
             rows = list(_rows(seen, client, len(known.features[client])))
@@ -68,13 +67,11 @@ class LinksFromRows(Deciding):
 
     def prior(self, known: Pairs, clients: Sequence[str]) -> Tensor:
         """Return how much the features agree."""
-        alike = [ranks(correlation(known.features[each], ends)) for each, ends in known.ends.items()]
-        return torch.cat(alike) if alike else torch.zeros(0)
+        return by_features(known.features, known.ends)
 
     def truth(self, case: Case, known: Pairs) -> Tensor:
         """Return which pairs are connected: the first half of each client's."""
-        joined = [torch.arange(ends.shape[1]) < ends.shape[1] // 2 for ends in known.ends.values()]
-        return torch.cat(joined) if joined else torch.zeros(0, dtype=torch.bool)
+        return connected(known.ends)
 
 
 def _rows(seen: Seen, client: str, num_nodes: int) -> Iterator[Tensor]:
@@ -111,6 +108,24 @@ def pairs_of(graph: Graph, stream: torch.Generator) -> tuple[Tensor, Tensor]:
             taken |= {first * graph.num_nodes + second, second * graph.num_nodes + first}
             others.append((first, second))
     return edges[:, : len(others)], torch.tensor(others, dtype=torch.int64).reshape(-1, 2).t()
+
+
+def require_links(ends: Mapping[str, Tensor]) -> None:
+    """Raise NothingSeen where no client has pairs to decide on."""
+    if not ends:
+        raise NothingSeen("no client holds nodes that are connected")
+
+
+def by_features(features: Mapping[str, Tensor], ends: Mapping[str, Tensor]) -> Tensor:
+    """Return how much the features of all clients' pairs agree, as ranks at each client, (pairs,)."""
+    alike = [ranks(correlation(features[client], pairs)) for client, pairs in ends.items()]
+    return torch.cat(alike) if alike else torch.zeros(0)
+
+
+def connected(ends: Mapping[str, Tensor]) -> Tensor:
+    """Return which of all clients' pairs are connected, (pairs,): the first half of each client's."""
+    halves = [torch.arange(pairs.shape[1]) < pairs.shape[1] // 2 for pairs in ends.values()]
+    return torch.cat(halves) if halves else torch.zeros(0, dtype=torch.bool)
 
 
 def correlation(rows: Tensor, ends: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from isthmus.attacks.asking import probabilities
 from isthmus.attacks.attack import Case, NothingSeen, Seen
 from isthmus.attacks.links.from_model import LinksFromModel, Nodes
+from isthmus.attacks.links.from_rows import require_links
 from isthmus.attacks.membership.candidates import LEAST, the_model
 from isthmus.core.errors import refuse
 from isthmus.core.record import Params
@@ -66,6 +67,7 @@ class LinkInfluence(LinksFromModel):
 
     def guess(self, seen: Seen, known: Nodes) -> Tensor:
         """Return how much each pair's nodes move each other."""
+        require_links(known.ends)
         params = the_model(seen)
         if not isinstance(known, Served):
             raise NothingSeen("nobody answers questions about changed features")
