@@ -162,7 +162,12 @@ def told(place: str, number: int, size: str, ways: dict[str, Measured], num_byte
         f"{times:.2f}",
         short(statistics.mean(ways["plain"].processor)),
         short(statistics.mean(ways["secure"].processor)),
-        f"{sum(ways['secure'].processor) / max(sum(ways['plain'].processor), 1e-9):.2f}",
+        _times(sum(ways["secure"].processor), sum(ways["plain"].processor)),
         f"{down:,.0f} ({down / less:.2f})",
         f"{up:,.0f} ({up / least:.2f})",
     )
+
+
+def _times(secure: float, plain: float) -> str:
+    """Return how many times over one is the other; nothing where the clock of the processor has not moved."""
+    return f"{secure / plain:.2f}" if plain > 0.0 else "-"
