@@ -98,9 +98,9 @@ generated. Seeds are 0 to {last}.
 A cell is the score and, in brackets, that of the prior: the guess of somebody who knows as much and sees nothing; both
 are means over the seeds with half of a 95 % interval. `*` marks where an attack learns: its score is above the prior's
 by more than the interval of their differences. An empty cell is a guard that the method cannot have, for the reason at
-the end of the page, or under which its courses failed; with few seeds intervals are wide. Noise (`client_dp` of one clip in each client's reply,
-`row_noise`) was set to be seen, not to be used: `isthmus audit` says what it costs. What longer attacks, federations
-of one's own and malicious parties come to is in [attacks](attacks.md).
+the end of the page, or under which its courses failed; with few seeds intervals are wide. Noise (`client_dp` of one
+clip in each client's reply, `row_noise`) was set to be seen, not to be used: `isthmus audit` says what it costs. What
+longer attacks, federations of one's own and malicious parties come to is in [attacks](attacks.md).
 """
 LISTENING = (CURIOUS_SERVER, CURIOUS_CLIENT)
 
