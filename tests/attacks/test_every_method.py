@@ -8,21 +8,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from isthmus.algorithms import ALGORITHMS
 from isthmus.attacks import ATTACKS
 from isthmus.attacks.attack import LESS, NothingSeen
 from isthmus.runs.simulation import Scenario
 from isthmus.testing import toy_course, toy_graph, toy_scenario
 from isthmus.testing.attacks import attacked
 from tests.attacks.small import small
-from tests.quick import quick
+from tests.quick import by_kind, quick
 
 ODD = toy_scenario(
     4, client_without_training=True, client_with_one_training_node=True, client_without_edges=True, sparse=True
 )
 
 
-@pytest.mark.parametrize("method", ALGORITHMS)
+@pytest.mark.parametrize("method", by_kind())
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_on_a_method_is_refused_sees_nothing_or_has_scores(name: str, method: str) -> None:
     attack = small(name)
