@@ -19,7 +19,7 @@ from isthmus.attacks.inputs.dense import DenseGCN, in_double, model_problem, wei
 from isthmus.attacks.inputs.grain.blocks import Kinds, Limits
 from isthmus.attacks.inputs.grain.search import LossOf, Sought, of_answers, of_classes, rebuilt
 from isthmus.attacks.inputs.grain.small_graph import SmallGraph, alike, rings, same
-from isthmus.attacks.inputs.layers import first_update, steps_problem, without_decay
+from isthmus.attacks.inputs.layers import UPDATES, first_update, steps_problem, without_decay
 from isthmus.attacks.measures import mean_of
 from isthmus.config.course import Course
 from isthmus.core.errors import refuse
@@ -86,7 +86,7 @@ class GraphFromGradient(Attack):
     position: ClassVar[str] = CURIOUS_SERVER
     learns: ClassVar[str] = "the graph that a client trains on, with its features"
     knows: ClassVar[str] = "which features nodes of such data can have, with how many neighbours, and usual rings"
-    reads: ClassVar[tuple[str, ...]] = ("params",)
+    reads: ClassVar[tuple[str, ...]] = UPDATES
     measures: ClassVar[tuple[str, ...]] = ("exact", "nodes", "one hop", "two hops")
 
     degree_columns: int = 0
