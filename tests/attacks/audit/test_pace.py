@@ -90,6 +90,11 @@ def test_an_audit_counts_what_is_not_there_yet(tmp_path: Path) -> None:
     again: list[str] = []
     carry_out(made, tmp_path, say=again.append)
     assert again == []
+    kept = [line for line in (tmp_path / "rows.jsonl").read_text().splitlines() if '"lira' not in line]
+    (tmp_path / "rows.jsonl").write_text("\n".join(kept) + "\n")
+    carry_out(made, tmp_path, workers=1, say=again.append)
+    assert again.pop(0) == "to be run: 6 courses"  # their shadows are there
+    again.clear()
     carry_out(replace(made, seeds=(0, 1, 2), lines=((),)), tmp_path, workers=1, say=again.append)
     assert again[0].startswith("to be run: 1 course, 1 more with somebody malicious, 4 shadows")
 

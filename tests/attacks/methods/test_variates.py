@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,17 @@ def test_momentum_and_adam_hide_no_shares(optimizer: Optimizer) -> None:
     truth = attack.truth(case, known)
     assert attack.scores(guessed(attack, case), truth)["distance"] < 0.02
     assert attack.scores(attack.prior(known, case.clients), truth)["distance"] > 0.05
+
+
+def test_words_are_those_whose_gradients_are_told() -> None:
+    x = torch.eye(3)
+    sent, back = {"w": torch.rand(3, 4)}, {"w": torch.rand(3, 4)}
+    told = CorrectedUpdate(back, {"w": x[1].unsqueeze(1) * torch.rand(3, 4)}, 1.0)
+    message = Message(Position(0, 1, 0), {"a": TrainCorrected(sent, {"w": torch.zeros(3, 4)})}, told)
+    seen = Seen(toy_course(Scaffold()), ("a",), sent, {}, (message,))
+    known = VariateWords().known(Case(seen.course, toy_scenario(2, sparse=True)))
+    found = VariateWords().guess(seen, replace(known, shares=torch.zeros(3).double()))
+    assert found["a"].tolist() == [False, True, False]
 
 
 def test_decay_is_taken_out_of_gradients_but_not_adamws() -> None:
