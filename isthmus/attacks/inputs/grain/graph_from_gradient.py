@@ -24,7 +24,6 @@ from isthmus.attacks.measures import mean_of
 from isthmus.config.course import Course
 from isthmus.core.errors import refuse
 from isthmus.core.protocol import Position, Request
-from isthmus.core.random import torch_generator
 from isthmus.data.graph import Graph
 from isthmus.data.graph_set import GraphSet
 from isthmus.learn.tasks import GraphBinary, GraphClassification, NodeClassification
@@ -46,9 +45,9 @@ class Nodes:
     """What is known of nodes, and of graphs like a client's.
 
     Fields:
-        kinds:   what single nodes can be: features with a number of neighbours
-        drawn:   by client, a graph of the data, drawn at random
-        rings:   of a set of graphs, which share of edges is in a ring of each size, for some of them
+        kinds: what single nodes can be: features with a number of neighbours
+        drawn: by client, a graph of the data, drawn at random
+        rings: which share of edges is in a ring of each size, of some graphs of a set; nothing where there is no set
     """
 
     kinds: Kinds
@@ -182,9 +181,8 @@ def kinds_of(x: Tensor, edge_index: Tensor, degree_columns: int) -> Kinds:
 
 
 def distinct(rows: Tensor) -> Tensor:
-    """Return the rows, each once, as they come first; two with equal sums by random weights are taken for equal."""
-    weights = torch.randn(rows.shape[1], dtype=torch.float64, generator=torch_generator(0, "distinct rows"))
-    _, which = torch.unique((rows.double() @ weights), return_inverse=True)
+    """Return the rows, each once, as they come first."""
+    _, which = torch.unique(rows, dim=0, return_inverse=True)
     first = torch.full((int(which.max()) + 1 if len(which) else 0,), len(rows))
     first = first.scatter_reduce(0, which, torch.arange(len(rows)), "amin")
     return rows[first.sort().values]
