@@ -186,6 +186,11 @@ class Guard:
         return False
 
     @property
+    def changes_every_number(self) -> bool:
+        """Whether each client's reply, as it leaves, differs from what was sent at every number, as under noise."""
+        return False
+
+    @property
     def sums_scores(self) -> bool:
         """Whether it adds up how the clients' models do as well: then nobody is told how a single one does."""
         return False
