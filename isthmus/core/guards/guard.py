@@ -195,6 +195,10 @@ class Guard:
         """Whether it adds up how the clients' models do as well: then nobody is told how a single one does."""
         return False
 
+    def mean_error(self, num_clients: int) -> float:
+        """Return how far each number of a mean over so many clients may be off by how it is added up."""
+        return 0.0
+
     @property
     def private_steps(self) -> PrivateSteps | None:
         """How clients take the steps of their training, where examples are hidden from what becomes of it."""

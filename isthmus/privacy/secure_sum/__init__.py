@@ -108,6 +108,10 @@ class SecureSum(Guard):
         """A sum is over so many at least."""
         return self.min_cohort
 
+    def mean_error(self, num_clients: int) -> float:
+        """Return the bound of what rounding adds to the numbers of tensors, where nobody is lost on the way."""
+        return 2.0 * self.rules.narrow(num_clients).error
+
     # ---- before the course
 
     def problem(self, course: Any) -> str:

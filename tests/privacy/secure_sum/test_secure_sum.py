@@ -365,6 +365,13 @@ def test_each_sum_is_the_plain_weighted_mean_within_half_a_unit_for_each_client(
     assert len(watch.sums) >= 4 and "ScoreSums" in kinds and len(kinds) >= 2
 
 
+def test_what_rounding_adds_to_a_mean_is_bounded_by_what_the_guard_says() -> None:
+    guard = SecureSum(clip=1e4)
+    plain, secure = traced(rounds=1).state, traced("fedavg", guard, rounds=1).state
+    off = max(float((secure.params[name] - plain.params[name]).abs().max()) for name in plain.params)
+    assert guard.mean_error(4) / 100.0 < off < guard.mean_error(4)
+
+
 # ---- a server that asks clients for different things
 
 
