@@ -61,15 +61,8 @@ def audit(
     folder = out or Path("results") / f"audit-{source.stem if source else names}"
     for note in notes:
         _tell(f"note: {note}")
-    with _progress(json) as watch:
-        carried = carry_out(
-            made,
-            folder,
-            data_root=data_root,
-            workers=workers,
-            say=lambda text: None if json else _tell(text),
-            watch=watch,
-        )
+    with _progress(json) as (say, watch):
+        carried = carry_out(made, folder, data_root=data_root, workers=workers, say=say, watch=watch)
     files = write_results(carried, folder)
     if json:
         print_json({**facts_of(carried), "folder": str(folder)})
@@ -86,8 +79,11 @@ def audit(
 
 
 @contextmanager
-def _progress(silent: bool) -> Iterator[Callable[[Standing], None]]:
-    """Show a bar of runs with the time that is left; where there is no terminal, a line for each step."""
+def _progress(silent: bool) -> Iterator[tuple[Callable[[str], None], Callable[[Standing], None]]]:
+    """Give what says lines, and what shows a bar of runs with the time that is left, or a line for each step.
+
+    The latter where there is no terminal.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -103,7 +99,7 @@ def _progress(silent: bool) -> Iterator[Callable[[Standing], None]]:
                 _tell(f"{standing.done} of {standing.number} runs; {standing.doing}")
             last = standing.doing
 
-        yield told
+        yield (lambda text: None if silent else _tell(text)), told
         return
     columns = (
         TextColumn("{task.fields[facts]}", markup=False),
@@ -119,7 +115,8 @@ def _progress(silent: bool) -> Iterator[Callable[[Standing], None]]:
             facts = printable(standing.doing)
             progress.update(task, completed=standing.done, total=standing.number, facts=facts, left=left)
 
-        yield shown
+        # Not past the bar, which is where other ways to stderr go.
+        yield (lambda text: progress.console.print(printable(text), markup=False, highlight=False)), shown
 
 
 def _tell(text: str) -> None:
