@@ -99,9 +99,9 @@ class FedSagePlus(FedAvg):
     num_generated = 0 this is FedAvg.
 
     Features of nodes never cross. What the server and every peer learn of client i: fGen, which knows what features are
-    typical of its nodes, and noisy embeddings of its visible nodes that lack neighbours, with the numbers. Where
-    `latent` is not well below the number of features, embeddings tell much of them. Which nodes are hidden and the
-    noise are drawn from the client's own secret, which neither server nor peers have; the noise is another one in each
+    typical of its nodes, and noisy embeddings of its visible nodes that lack neighbours, with the numbers. Only the
+    noise, and a `latent` well below the number of features, keep embeddings from telling these. Which nodes are hidden
+    and the noise are drawn from the client's own secret, which neither server nor peers have; the noise is another one in each
     of `cross_rounds`, so that the mean of a node's embeddings has less of it the more there are. What client i learns
     of the others: the sum of their gradients, which says how the nearest of their nodes differ from what it generates.
     This is no proof against a client that wants to know: where no more of its nodes are given neighbours in a step than
