@@ -101,9 +101,9 @@ class FedSagePlus(FedAvg):
     Features of nodes never cross. What the server and every peer learn of client i: fGen, which knows what features are
     typical of its nodes, and noisy embeddings of its visible nodes that lack neighbours, with the numbers. Only the
     noise, and a `latent` well below the number of features, keep embeddings from telling these. Which nodes are hidden
-    and the noise are drawn from the client's own secret, which neither server nor peers have; the noise is another one in each
-    of `cross_rounds`, so that the mean of a node's embeddings has less of it the more there are. What client i learns
-    of the others: the sum of their gradients, which says how the nearest of their nodes differ from what it generates.
+    and the noise are drawn from the client's own secret, which neither server nor peers have; the noise is another one
+    in each of `cross_rounds`, so that the mean of a node's embeddings has less of it the more there are. What client i
+    learns of the others: the sum of their gradients, which says how the nearest of their nodes differ from what it generates.
     This is no proof against a client that wants to know: where no more of its nodes are given neighbours in a step than
     fGen's hidden layer has columns (`max_nodes`, or a small graph), the equations have one solution, the sum over peers
     of the nearest features. With two clients that is the one peer's features. The server, which has the view too, can
