@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -26,10 +25,11 @@ def report(
     ] = None,
 ) -> None:
     """Write the page of a run, or one in which several lie over each other: one file that needs nothing else."""
-    from isthmus.report.run_page import comparison_page, run_page
+    from isthmus.report.run_page import comparison_page
     from isthmus.report.story import story_of
     from isthmus.runs.folder import RunFolder
     from isthmus.runs.journal import read_whole_journal
+    from isthmus.runs.pages import page_of
 
     folders = [RunFolder.open(path) for path in runs]
     if len({path.resolve() for path in runs}) < len(runs):
@@ -38,13 +38,12 @@ def report(
         raise BadInput(f"--out is {str(out)!r}: give a file in a folder that exists")
     if len(folders) > 1 and out is None:
         raise BadInput("several runs have no folder in common: say where their page goes with --out FILE")
-    journals = [list(read_whole_journal(folder.journal)) for folder in folders]
-    stories = [story_of(title, events) for title, events in zip(titles(runs), journals, strict=True)]
-    if len(folders) > 1:
-        made = comparison_page(stories)
-    else:
-        made = run_page(stories[0], journals[0], f"isthmus run {shlex.quote(str(folders[0].course))}")
     place = out or folders[0].page
+    if len(folders) == 1:
+        made = page_of(folders[0])
+    else:
+        journals = [list(read_whole_journal(folder.journal)) for folder in folders]
+        made = comparison_page([story_of(*each) for each in zip(titles(runs), journals, strict=True)])
     replace_file(place, made.encode())
     typer.echo(f"page: {place}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -27,10 +26,9 @@ from isthmus.core.record import Params
 from isthmus.core.training import Callback, Standing, evaluated
 from isthmus.learn.graph_client import Scores, weighted
 from isthmus.learn.optimizers import load_params
-from isthmus.report.run_page import run_page
-from isthmus.report.story import story_of
 from isthmus.report.summary import last_measured, run_table, score_of
 from isthmus.runs.folder import Checkpoints, Journal, RunFolder
+from isthmus.runs.pages import write_page
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -293,13 +291,7 @@ class Life(ABC):
             title = name_of(type(self.course.algorithm))
             table = run_table({title: self.journal.events}, self.course.task.metrics[0])
             replace_file(self.folder.report, table.markdown().encode())
-            replace_file(self.folder.page, self._page().encode())
-
-    def _page(self) -> str:
-        """Return the run's page."""
-        assert self.folder is not None
-        title, events = self.folder.path.resolve().name, list(self.journal.events)
-        return run_page(story_of(title, events), events, f"isthmus run {shlex.quote(str(self.folder.course))}")
+            write_page(self.folder, list(self.journal.events))
 
 
 def _facts(outcome: Outcome, client: str | None) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tests.cli.command import call
@@ -40,3 +41,16 @@ def test_what_cannot_be_shown_is_refused_in_words(tmp_path: Path) -> None:
         assert code == 2 and why in told
     (tmp_path / "a" / "journal.jsonl").write_text("rubbish\nmore\n")
     assert "line 1 is not JSON" in call("report", run)[1]
+
+
+def test_runs_are_listed_filtered_and_written_as_a_table(tmp_path: Path) -> None:
+    quick = ["rounds=2", "dataset.name=csbm", "num_clients=3", "-q"]
+    for name in ("fedavg", "fedprox"):
+        assert call("run", *quick, f"algorithm.name={name}", "--out", str(tmp_path / "runs" / name))[0] == 0
+    code, told = call("runs", str(tmp_path / "runs"), "--where", "algorithm=fedprox", "--csv", str(tmp_path / "t.csv"))
+    assert code == 0 and "1 runs" in told and "finished" in told and "fedavg" not in told
+    head, row = (tmp_path / "t.csv").read_text().splitlines()
+    assert head.startswith("run,began,algorithm") and row.startswith("fedprox,")
+    found = json.loads(call("runs", str(tmp_path / "runs"), "--json")[1])["runs"]
+    assert [(each["run"], each["state"]) for each in found] == [("fedavg", "finished"), ("fedprox", "finished")]
+    assert "is not a folder" in call("runs", str(tmp_path / "nowhere"))[1]
