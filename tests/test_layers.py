@@ -26,7 +26,7 @@ ARROWS: dict[str, set[str]] = {
     "sinks": {"core"},
     "report": {"core"},  # it reads what runs wrote, as plain values
     "monitors": {"core", "data", "learn", "models", "algorithms"},  # they look at all models and graphs at once
-    "config": {"core", "data", "learn", "models", "algorithms", "monitors", "privacy"},
+    "config": {"core", "data", "learn", "models", "algorithms", "monitors", "privacy", "sinks"},
     "runs": {"core", "algorithms", "config", "data", "learn", "models", "monitors", "report", "runtime", "sinks"},
     "sites": {"core", "config", "data", "learn", "models", "runs", "runtime"},
     "attacks": {"core", "config", "data", "learn", "models", "runs", "report", "algorithms"},

@@ -195,10 +195,10 @@ class Life(ABC):
 
     def introduce(self, **facts: Any) -> None:
         """Write what a journal begins with."""
-        told = {"course": course_to_dict(self.course), "chosen": stated(self.course), "exposure": self._exposure()}
+        told = {"course": course_to_dict(self.course), "chosen": stated(self.course), "exposure": self.exposure()}
         self.journal.write("course", version=__version__, **facts, **told)
 
-    def _exposure(self) -> list[dict[str, Any]]:
+    def exposure(self) -> list[dict[str, Any]]:
         """Return who sees what, as plain values."""
         return [
             {"request": each.request, "sent": list(each.sent), "reply": each.reply, "answered": list(each.answered),
