@@ -33,6 +33,10 @@ from isthmus.tune.trials import Measured, Scenarios, Task, carry_out
 class Backend(ABC):
     """Computes stages; what comes of one is the same wherever that is."""
 
+    def facts(self) -> dict[str, Any]:
+        """Return what of it decides what trials come to, as plain values: nothing, wherever data are divided here."""
+        return {}
+
     @abstractmethod
     def start(self, task: Task) -> Any:
         """Take a stage on; return what to ask for its result by."""

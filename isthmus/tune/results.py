@@ -12,16 +12,17 @@ from typing import Any
 
 from isthmus.config.build import brief
 from isthmus.config.load import course_to_yaml
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.outside import replace_file
 from isthmus.report.summary import Table as Printed
 from isthmus.report.summary import as_csv, score_of
+from isthmus.runs.folder import RunFolder
 from isthmus.runs.journal import read_journal
-from isthmus.runs.stages import run_stage
+from isthmus.tune.backends import Backend
 from isthmus.tune.mirror import importance
 from isthmus.tune.spec import Study
 from isthmus.tune.table import Row, Table
-from isthmus.tune.trials import Scenarios
+from isthmus.tune.trials import Task
 
 BEST_FILE, FINAL_DIR = "best.yaml", "final"
 MOST_SHOWN = 10
@@ -75,23 +76,33 @@ def _first_front(table: Table, rows: Sequence[Row]) -> list[Row]:
 
 
 def final_scores(
-    study: Study, table: Table, folder: Path, root: Path | None, say: Callable[[str], None]
+    study: Study, table: Table, folder: Path, backend: Backend, say: Callable[[str], None] = lambda text: None
 ) -> list[float]:
     """Run the best course with the seeds that no trial has seen, and return its test scores."""
     best = table.best()
     if best is None:
         return []
-    scenarios, found = Scenarios(root), []
+    tasks = []
     for seed in study.final_seeds:
         course = study.course(best.trial.values, None, seed)
-        say(f"the best course with seed {seed}")
         path = folder / FINAL_DIR / f"arm-{best.trial.arm:04d}-seed-{seed}"
-        run_stage(course, path, course.rounds, lambda course=course: scenarios.of(course))  # type: ignore[misc]
-        ends = [event for event in read_journal(path / "journal.jsonl") if event["event"] == "end"]
-        metric = course.task.metrics[0]
-        score = score_of(ends[-1]["metrics"], "global_graph", metric)
-        found.append(score_of(ends[-1]["metrics"], "local_graph", metric) if score is None else score)
-    return [math.nan if score is None else score for score in found]
+        tasks.append(Task(course, path, course.rounds, None, study.objectives))
+    calls, found = [backend.start(task) for task in tasks], []
+    for task, call in zip(tasks, calls, strict=True):
+        say(f"the best course with seed {task.course.seed}")
+        problem = backend.result(call).error
+        if problem:
+            raise CourseFailed(f"the best course with seed {task.course.seed}: {problem}")
+        found.append(_test_score(task))
+    return found
+
+
+def _test_score(task: Task) -> float:
+    """Return the test score that a run came to, of the whole graph where anybody has that."""
+    ends = [event for event in read_journal(RunFolder(task.folder).journal) if event["event"] == "end"]
+    metrics, metric = ends[-1]["metrics"], task.course.task.metrics[0]
+    scores = [score_of(metrics, graph, metric) for graph in ("global_graph", "local_graph")]
+    return next((score for score in scores if score is not None), math.nan)
 
 
 # ---- tables
@@ -99,7 +110,11 @@ def final_scores(
 
 def trials_table(found: Found, most: int = MOST_SHOWN) -> Printed:
     """Return the best configurations, those that went furthest first."""
-    study, table = found.study, found.table
+    return ranking(found.study, found.table, most)
+
+
+def ranking(study: Study, table: Table, most: int) -> Printed:
+    """Return the best configurations of a table, those that went furthest first."""
     last: dict[int, Row] = {}
     for row in table.rows:
         if row.done:

@@ -116,7 +116,7 @@ class Computed:
     backend: Backend
 
     def __post_init__(self) -> None:
-        _begin(self.study, self.folder)
+        _begin(self.study, self.folder, self.backend.facts())
         self.kept = dict(_read_rows(self.folder / TRIALS_FILE))
         self.calls: dict[tuple[int, int], list[Any]] = {}
 
@@ -142,12 +142,13 @@ class Computed:
         return f"{trial_name(trial, table)}/{trial.rung}"
 
 
-def _begin(study: Study, folder: Path) -> None:
+def _begin(study: Study, folder: Path, where: Mapping[str, Any]) -> None:
     """Make the folder, or see that it is of the same study."""
-    path, facts = folder / STUDY_FILE, json.loads(json.dumps(study.facts()))
+    path, facts = folder / STUDY_FILE, json.loads(json.dumps({**study.facts(), **where}))
     if path.exists():
         before = json.loads(path.read_text())
-        differing = [key for key, value in facts.items() if before.get(key) != value]
+        known = dict.fromkeys([*facts, *(key for key in before if key != "version")])
+        differing = [key for key in known if before.get(key) != facts.get(key)]
         if differing:
             raise BadInput(
                 f"{folder} holds another study: it differs in {', '.join(differing)}; choose another folder with --out"

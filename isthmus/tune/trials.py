@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from isthmus.config.course import Course
 from isthmus.core.errors import IsthmusError
@@ -116,8 +117,13 @@ def carry_out(task: Task, scenarios: Scenarios) -> Measured:
         frozen = run_stage(course, task.folder, task.until, lambda: scenarios.of(course))
     except IsthmusError as error:
         return Measured(tuple(math.nan for _ in task.objectives), 0.0, str(error))
-    seconds = sum(e.get("wall_seconds", 0.0) for e in frozen.events if e["event"] == "round")
-    return Measured(tuple(each.value(frozen.events, task.until) for each in task.objectives), seconds)
+    scores = tuple(each.value(frozen.events, task.until) for each in task.objectives)
+    return Measured(scores, seconds_of(frozen.events))
+
+
+def seconds_of(events: Iterable[Mapping[str, Any]]) -> float:
+    """Return how long the rounds of a run took."""
+    return float(sum(event.get("wall_seconds", 0.0) for event in events if event["event"] == "round"))
 
 
 def row_of(study: Study, trial: Trial, table: Table, found: Sequence[Measured]) -> Row:
