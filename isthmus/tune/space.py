@@ -27,6 +27,7 @@ KEYS = ("choices", "low", "high", "log", "when", "each")
 EXPECTED = "expected a list of choices, or {low: ..., high: ...}"
 OF_CLIENT = "client_settings"
 MANY = 2**31  # values of a range, when all are wanted
+MOST_TRIES = 200  # draws for a point that was not drawn yet
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,27 @@ class Space:
     """The dimensions of a study, by key; one stands after those that it depends on."""
 
     dimensions: Mapping[str, Dimension]
+
+    def drawn(self, number: int, *seed: int | str) -> dict[str, Any]:
+        """Return the point of a number in a row of draws, in which one comes twice only where hardly others are left.
+
+        As long as none comes twice they are plain draws, each with its number.
+        """
+        points, seen, place = self._rows.setdefault(seed, ([], set(), [0]))
+        while len(points) <= number:
+            for _ in range(MOST_TRIES):
+                point = self.draw(*seed, place[0])
+                place[0] += 1
+                if repr(point) not in seen:
+                    break
+            seen.add(repr(point))
+            points.append(point)
+        return dict(points[number])
+
+    @cached_property
+    def _rows(self) -> dict[tuple[int | str, ...], tuple[list[dict[str, Any]], set[str], list[int]]]:
+        """What was drawn already, which is the same whenever it is drawn."""
+        return {}
 
     def draw(self, *seed: int | str) -> dict[str, Any]:
         """Return a point drawn at random; each key has a stream of its own, whichever others there are."""

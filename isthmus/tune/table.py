@@ -132,7 +132,7 @@ class Table:
 
     def drawn(self, arm: int) -> dict[str, Any]:
         """Return the point that is drawn for an arm: the same in every search of the study."""
-        return self.space.draw(self.seed, "arm", arm)
+        return self.space.drawn(arm, self.seed, "arm")
 
     def fresh(self, rung: int = 0, values: Values | None = None) -> Trial:
         """Return a trial of one more configuration, drawn at random if it is not given."""

@@ -49,6 +49,9 @@ def test_every_search_keeps_to_the_rules(name: str) -> None:
     assert check_search(SMALL.get(name, SEARCHES[name]())) == list(SEARCH_CHECKS)
 
 
+STEPS = Dimension(choices=(1, 2, 4))
+
+
 def carried(found: Search, **changes: Any) -> Table:
     study = toy_study(found, **changes)
     return search(study, MadeUp(study))
@@ -177,6 +180,76 @@ def test_several_objectives_are_ranked_by_fronts() -> None:
     for found in (Nsga2(start=4), Tpe(start=4), SuccessiveHalving(arms=6)):
         assert len(carried(found, objectives=two, budget=Budget(trials=12)).rows) >= 9
     assert "one objective" in Gp().problem(Space({}), (Rung(1),), 2, 1)
+
+
+def test_what_was_drawn_is_drawn_again_only_where_nothing_else_is_left() -> None:
+    """A trial repeats to the bit: to draw its configuration again would tell nothing."""
+    space = Space({"a": Dimension(choices=(1, 2, 3)), "b": Dimension(low=1, high=4)})
+    for seed in range(5):
+        table = Table(space, (Rung(1),), seed=seed)
+        points = [tuple(table.drawn(arm).values()) for arm in range(12)]
+        assert len(set(points)) == 12
+        again = Table(space, (Rung(1),), seed=seed)  # whatever was asked for before
+        assert tuple(again.drawn(11).values()) == points[11] and tuple(again.drawn(0).values()) == points[0]
+        assert tuple(table.drawn(20).values()) in points
+    # As long as nothing is drawn twice they are plain draws.
+    wide = toy_study(RandomSearch()).space
+    assert [Table(wide, (Rung(1),), seed=7).drawn(arm) for arm in range(9)] == [
+        wide.draw(7, "arm", arm) for arm in range(9)
+    ]
+
+
+@pytest.mark.parametrize("found", [Tpe(start=3), Bohb(enough=3, random_fraction=0.0)], ids=["tpe", "bohb"])
+def test_a_model_proposes_no_configuration_twice_as_long_as_there_are_others(found: Search) -> None:
+    space = Space({"algorithm.optimizer.lr": Dimension(choices=(0.01, 0.1, 1.0)), "algorithm.local_steps": STEPS})
+    study = replace(toy_study(found, budget=Budget(trials=9)), space=space)
+    table = search(study, MadeUp(study))
+    assert len({tuple(values.values()) for values in table.arms.values()}) == len(table.arms) == 9
+
+
+def test_a_model_looks_at_what_is_under_way() -> None:
+    """What nobody knows yet counts as bad, so that trials at a time are not all in one place."""
+    space = Space({"algorithm.optimizer.lr": Dimension(low=0.0, high=1.0)})
+    rungs = (Rung(1),)
+    done = [Row(Trial(n, {"algorithm.optimizer.lr": n / 12}, 0), True, (-abs(n / 12 - 0.5),)) for n in range(12)]
+    spread = []
+    for place in (0, 1):
+        near = []
+        for seed in range(6):
+            waiting = [Row(Trial(12 + n, {"algorithm.optimizer.lr": 0.5 + n / 100}, 0)) for n in range(6)] * place
+            table = Table(space, rungs, seed=seed, rows=[*done, *waiting])
+            trial = Tpe().next(table)
+            assert trial is not None
+            near.append(abs(trial.values["algorithm.optimizer.lr"] - 0.5))
+        spread.append(sum(near))
+    assert spread[1] > 1.5 * spread[0]
+
+
+def test_a_configuration_that_fails_is_learned_from_as_a_bad_one() -> None:
+    space = Space({"algorithm.optimizer.lr": Dimension(low=0.0, high=1.0)})
+    rows = [
+        Row(Trial(n, {"algorithm.optimizer.lr": n / 40}, 0), True, (float("nan") if n > 20 else n * 7 % 10 / 10,))
+        for n in range(40)
+    ]
+    drawn = []
+    for seed in range(12):
+        trial = Tpe().next(Table(space, (Rung(1),), seed=seed, rows=rows))
+        assert trial is not None
+        drawn.append(trial.values["algorithm.optimizer.lr"])
+    assert sum(value > 0.55 for value in drawn) <= 2
+
+
+def test_bohb_learns_from_as_many_good_ones_as_the_paper_says() -> None:
+    # Falkner et al., section 3.2: with d keys it begins with d + 3 observations, of which the best
+    # max(d + 1, 15 %) are good ones.
+    assert [Bohb().num_good(number, 2) for number in (5, 6, 20, 21, 40)] == [3, 3, 3, 4, 6]
+    space = toy_study(RandomSearch()).space
+    table = Table(space, (Rung(1), Rung(2)))
+    rows = [Row(Trial(n, table.drawn(n), 0), True, (float(n),)) for n in range(5)]
+    for number, is_model in ((4, False), (5, True)):
+        part = Table(space, (Rung(1), Rung(2)), rows=rows[:number])
+        found = Bohb(random_fraction=0.0).fresh(part, 0)
+        assert (found.values != table.drawn(number)) == is_model
 
 
 # ---- populations
