@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,9 +113,84 @@ def test_optuna_reads_the_study_whether_it_goes_on_or_not(done: Any, tmp_path: P
     assert [dict(trial.intermediate_values) for trial in kept] == [{3: 0.5}, {3: 0.5, 5: 0.6}]
 
 
-def test_without_optuna_only_what_needs_it_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import sys
+def test_what_a_kill_leaves_in_optuna_s_journal_stops_no_study(tmp_path: Path) -> None:
+    made = study()
+    rows = [Row(Trial(arm, made.table().drawn(arm), 0), True, (0.5,), (0.5,)) for arm in range(2)]
 
+    def told() -> list[dict[int, float]]:
+        mirror = Mirror(made, tmp_path)
+        for row in rows:
+            mirror.told(row)
+        return [dict(trial.intermediate_values) for trial in Mirror(made, tmp_path).theirs.get_trials()]
+
+    path = tmp_path / "optuna.log"
+    assert told() == [{3: 0.5}, {3: 0.5}]
+    whole = path.read_bytes()
+    for place in range(len(whole) - 1, 0, -len(whole) // 11):
+        path.write_bytes(whole[:place])
+        assert told() == [{3: 0.5}, {3: 0.5}], place
+    (tmp_path / "optuna.log.lock").symlink_to(path)
+    started = time.monotonic()
+    assert told() == [{3: 0.5}, {3: 0.5}] and time.monotonic() - started < 10
+    path.write_text("nonsense\n" + whole.decode())
+    assert told() == [{3: 0.5}, {3: 0.5}]
+
+
+def test_a_study_that_goes_on_with_a_larger_budget_is_one_that_goes_on_in_optuna_s_journal_too(tmp_path: Path) -> None:
+    made = study()
+    points = [made.table().drawn(arm) for arm in range(2)]
+    few = [Row(Trial(arm, points[arm], 0), True, (0.5,), (0.5,)) for arm in range(2)]
+    more = [*few, *(Row(Trial(1, points[1], rung), True, (0.5 + rung / 10,), (0.5,)) for rung in (1, 2))]
+    for rows in (few, more):
+        mirror = Mirror(made, tmp_path)
+        for row in rows:
+            mirror.told(row)
+        mirror.ends(made.table(tuple(rows)))
+    found = {trial.user_attrs["arm"]: trial for trial in Mirror(made, tmp_path).theirs.get_trials()}
+    assert {arm: trial.state.name for arm, trial in found.items()} == {0: "PRUNED", 1: "COMPLETE"}
+    assert found[1].value == 0.7 and dict(found[1].intermediate_values) == {3: 0.5, 5: 0.6, 6: 0.7}
+
+
+def test_optuna_dashboard_shows_the_study(done: Any, tmp_path: Path) -> None:
+    pytest.importorskip("optuna_dashboard", reason="pip install optuna-dashboard")
+    folder, facts = done
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    main = "from optuna_dashboard._cli import main; main()"
+    words = [str(folder / "out" / "optuna.log"), "--host", "127.0.0.1", "--port", port]
+    with subprocess.Popen(
+        [sys.executable, "-c", main, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as p:
+        try:
+            page, (listed,) = (
+                _fetched(port, "/dashboard"),
+                json.loads(_fetched(port, "/api/studies"))["study_summaries"],
+            )
+            shown = json.loads(_fetched(port, f"/api/studies/{listed['study_id']}"))
+        finally:
+            p.terminate()
+    assert "<html" in page and listed["study_name"] == "s"
+    states = [trial["state"] for trial in shown["trials"]]
+    assert sorted(states) == ["Complete"] + ["Pruned"] * 4
+    assert len(shown["best_trials"]) == 1
+    best = next(trial for trial in shown["trials"] if trial["state"] == "Complete")
+    assert best["values"] == facts["best"]["scores"]
+    assert {p["name"] for p in best["params"]} == set(facts["best"]["values"])
+
+
+def _fetched(port: str, path: str) -> str:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            assert time.monotonic() < deadline, "the dashboard does not answer"
+            time.sleep(0.1)
+
+
+def test_without_optuna_only_what_needs_it_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(BadInput, match=r"pip install 'isthmus\[tuning\]'"):
         study(search="tpe", budget={"trials": 3})
