@@ -1,11 +1,13 @@
 """Searches on the lookup table that ships with isthmus, FedEx beside them, and what carrying a study out costs.
 
-    python benchmarks/tuning.py regret      every search with 20 seeds at a fifth of the grid's cost, on the table
+    python benchmarks/tuning.py regret      every search with 20 seeds at a fifth of the grid's cost, on the table; with
+                                            --seen 4 a trial is on four splits, and costs as much more as the grid does
     python benchmarks/tuning.py fedex       FedEx on the table's five splits, for as long as one configuration takes
     python benchmarks/tuning.py overhead    what is spent beside training in a study of many short trials
 
-A search sees one split; what it finds is worth its test accuracy on the four others. Regret is how far that is from the
-best configuration by the same measure, in points.
+A search sees one split, or four; what it finds is worth its test accuracy on the others. Regret is how far that is from
+the best configuration by the same measure, in points. The whole grid is what a search comes to that finds the best
+validation accuracy there is.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from isthmus.tune.curves import Curves, LookedUp
 from isthmus.tune.reading import load_study, read_study
 from isthmus.tune.running import Computed, search
 from isthmus.tune.search import Search
-from isthmus.tune.searches import Asha, Bohb, Hyperband, RandomSearch, SuccessiveHalving, Tpe
+from isthmus.tune.searches import Asha, Bohb, Grid, Hyperband, RandomSearch, SuccessiveHalving, Tpe
 from isthmus.tune.spec import Budget, Study
 
 TABLES = Path(isthmus.tune.__file__).parent / "tables"
@@ -43,6 +45,7 @@ SEARCHES: dict[str, Search] = {
     "asha": Asha(factor=3.0),
     "bohb": Bohb(factor=3.0),
     "tpe": Tpe(),
+    "the whole grid": Grid(),
 }
 
 
@@ -51,25 +54,27 @@ def shipped() -> tuple[Study, Curves]:
     return load_study(TABLES / "cora.yaml"), Curves.load(TABLES / "cora.npz")
 
 
-def regret_of(study: Study, curves: Curves, found: Search, seed: int, share: float) -> tuple[float, float, float]:
-    """Return the regret of a search in truth and on its own split, in points, and its share of the cost."""
-    split = curves.seeds[seed % len(curves.seeds)]
-    grid = study.whole_cost() / len(study.seeds) * len(curves.points)
-    rungs = tuple(replace(rung, seeds=1) for rung in study.rungs)
-    made = replace(
-        study, search=found, seeds=(split,), rungs=rungs, seed=seed, budget=Budget(client_rounds=share * grid)
-    )
+def regret_of(
+    study: Study, curves: Curves, found: Search, seed: int, share: float, seen: int = 1
+) -> tuple[float, float, float]:
+    """Return the regret of a search in truth and on its own splits, in points, and its share of the cost."""
+    places = [(seed + number) % len(curves.seeds) for number in range(seen)]
+    splits = tuple(curves.seeds[place] for place in places)
+    grid = study.whole_cost() / len(study.seeds) * len(curves.points) * seen
+    rungs = tuple(replace(rung, seeds=seen) for rung in study.rungs)
+    budget = Budget() if isinstance(found, Grid) else Budget(client_rounds=share * grid)
+    made = replace(study, search=found, seeds=splits, rungs=rungs, seed=seed, budget=budget)
     table = search(made, LookedUp(made, curves))
     best = table.best()
     assert best is not None
-    truth = curves.truth(seeds=[other for other in curves.seeds if other != split])
-    place, last = curves.place(best.trial.values), len(curves.fractions) - 1
+    truth = curves.truth(seeds=[other for other in curves.seeds if other not in splits])
+    place, last, objective = curves.place(best.trial.values), len(curves.fractions) - 1, study.objectives[0]
     own = [
-        curves.value(study.objectives[0], each, last, curves.seeds.index(split), curves.rounds, CostModel())
+        np.mean([curves.value(objective, each, last, which, curves.rounds, CostModel()) for which in places])
         for each in range(len(curves.points))
     ]
     spent = sum(row.cost for row in table.rows) / grid
-    return 100 * float(truth.max() - truth[place]), 100 * (max(own) - own[place]), spent
+    return 100 * float(truth.max() - truth[place]), 100 * float(max(own) - own[place]), spent
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -79,13 +84,13 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     return float(np.median(ordered)), float(ordered[max(below - 1, 0)]), float(ordered[min(number - below, number - 1)])
 
 
-def regret_table(study: Study, curves: Curves, seeds: Sequence[int], share: float) -> Table:
+def regret_table(study: Study, curves: Curves, seeds: Sequence[int], share: float, seen: int) -> Table:
     """Return what every search comes to."""
     rows: list[tuple[str, ...]] = []
     chance: dict[int, list[float]] = {}
     for name, found in SEARCHES.items():
         started = time.perf_counter()
-        each = [regret_of(study, curves, found, seed, share) for seed in seeds]
+        each = [regret_of(study, curves, found, seed, share, seen) for seed in seeds]
         seconds = (time.perf_counter() - started) / len(seeds)
         told = []
         for which in (0, 1):
@@ -95,7 +100,7 @@ def regret_table(study: Study, curves: Curves, seeds: Sequence[int], share: floa
             told += [f"{middle:.2f} ({low:.2f} to {high:.2f})", f"{np.mean(values):.2f}", less(values, beside)]
         cost = f"{100 * np.mean([spent for *_, spent in each]):.1f} %"
         rows.append((name, *told, cost, f"{1000 * seconds:.0f}"))
-    columns = [(f"{what}: median (95 %)", "mean", "p") for what in ("other splits, test", "own split, validation")]
+    columns = [(f"{what}: median (95 %)", "mean", "p") for what in ("other splits, test", "own splits, validation")]
     return Table(("search", *columns[0], *columns[1], "of the grid's cost", "ms"), tuple(rows))
 
 
@@ -166,6 +171,7 @@ def main() -> None:
     parser.add_argument("what", choices=("regret", "fedex", "overhead"))
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="the first of these seeds")
+    parser.add_argument("--seen", type=int, default=1, choices=(1, 2, 3, 4), help="splits that a search sees")
     parser.add_argument("--share", type=float, default=SHARE, help="of the grid's cost")
     parser.add_argument("--trials", type=int, default=1000)
     words = parser.parse_args()
@@ -176,7 +182,8 @@ def main() -> None:
     if words.what == "fedex":
         print(fedex_table(study, curves).markdown())
     else:
-        print(regret_table(study, curves, range(words.first, words.first + words.seeds), words.share).markdown())
+        seeds = range(words.first, words.first + words.seeds)
+        print(regret_table(study, curves, seeds, words.share, words.seen).markdown())
 
 
 if __name__ == "__main__":

@@ -165,14 +165,7 @@ def in_words(found: Found) -> list[str]:
 
 def progress(table: Table) -> list[tuple[float, float]]:
     """Return after each trial the client-rounds so far, and the best score so far on the highest rung so far."""
-    spent, found = 0.0, []
-    for number, row in enumerate(table.rows, start=1):
-        spent += row.cost
-        part = Table(table.space, table.rungs, table.lower, table.seed, table.rows[:number])
-        best = part.best()
-        if best is not None:
-            found.append((spent, best.scores[0]))
-    return found
+    return [(spent, best.scores[0]) for spent, best in table.so_far()]
 
 
 def facts_of(found: Found) -> dict[str, Any]:

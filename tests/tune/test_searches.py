@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from isthmus.testing import SEARCH_CHECKS, check_search
 from isthmus.testing.searches import MadeUp, toy_study
-from isthmus.tune.objectives import Objective
+from isthmus.tune.objectives import Objective, not_dominated
 from isthmus.tune.running import search
 from isthmus.tune.search import Search
 from isthmus.tune.searches import (
@@ -250,6 +252,49 @@ def test_bohb_learns_from_as_many_good_ones_as_the_paper_says() -> None:
         part = Table(space, (Rung(1), Rung(2)), rows=rows[:number])
         found = Bohb(random_fraction=0.0).fresh(part, 0)
         assert (found.values != table.drawn(number)) == is_model
+
+
+def slow_fronts(scores: Sequence[Sequence[float]], lower: Sequence[bool]) -> list[int]:
+    """Return the fronts as one says them: NaN is worse than any number."""
+
+    def cost(row: Sequence[float]) -> list[float]:
+        return [float("inf") if s != s else s if less else -s for s, less in zip(row, lower, strict=True)]
+
+    costs, found = [cost(row) for row in scores], {}
+    while len(found) < len(costs):
+        left = [i for i in range(len(costs)) if i not in found]
+        beaten = {i for i in left for j in left if costs[j] != costs[i] and all(map(float.__le__, costs[j], costs[i]))}
+        found |= {i: max(found.values(), default=-1) + 1 for i in left if i not in beaten}
+    return [found[i] for i in range(len(costs))]
+
+
+@pytest.mark.parametrize("lower", [(False,), (True, False), (False, True, True)])
+def test_fronts_are_those_that_one_peels_off(lower: tuple[bool, ...]) -> None:
+    rng = random.Random(0)
+    for _ in range(30):
+        number = rng.randrange(12)
+        values = [float("nan"), 0.0, 1.0, 2.0, 3.0, 4.0]
+        scores = [[rng.choice(values) for _ in lower] for _ in range(number)]
+        assert not_dominated(scores, lower) == slow_fronts(scores, lower)
+
+
+def test_the_best_so_far_is_the_best_of_the_rows_so_far() -> None:
+    for objectives in ((Objective("val/accuracy"),), (Objective("val/accuracy"), Objective("bytes"))):
+        table = carried(Asha(), objectives=objectives, budget=Budget(trials=12))
+        found = list(table.so_far())
+        for number, (spent, best) in enumerate(found, start=1):
+            part = replace(table, rows=table.rows[:number])
+            assert best == part.best() and spent == sum(row.cost for row in part.rows)
+        assert len(found) == len(table.rows)
+
+
+def test_a_thousand_trials_with_two_objectives_are_ranked_in_a_second() -> None:
+    rng = random.Random(0)
+    rows = [Row(Trial(arm, {}, 0), True, (rng.random(), rng.random())) for arm in range(1000)]
+    table = Table(Space({}), (Rung(1),), lower=(False, True), rows=rows)
+    started = time.process_time()
+    assert len(table.ranked(rows)) == len(list(table.so_far())) == 1000 and table.best() is not None
+    assert time.process_time() - started < 1.0
 
 
 # ---- populations
