@@ -14,6 +14,7 @@ from isthmus.core.outside import printable
 if TYPE_CHECKING:
     from isthmus.cli.live_study import LiveStudy
     from isthmus.tune.backends import Backend
+    from isthmus.tune.results import Found
     from isthmus.tune.spec import Study
     from isthmus.tune.table import Row, Table
 
@@ -59,13 +60,14 @@ def tune(
     from isthmus.cli.live_study import LiveStudy
     from isthmus.tune.backends import backend_of
     from isthmus.tune.reading import load_study
+    from isthmus.tune.results import found_by
 
     if federation is not None and (table or on is not None or workers is not None or cluster is not None):
         raise BadInput("--federation is for trials on silos; leave out --table, --on, --workers and --cluster")
     if federation is not None:
         where = out or Path("results") / study.stem
         between, found, final = _between_sites(study, words or [], federation, where, json)
-        _show(between, found, where, final, json)
+        _show(found_by(between, found, final), where, json)
         return
     made = load_study(study, words or ())
     if table and on is not None:
@@ -76,11 +78,11 @@ def tune(
     if table:
         _fill(made, _shares(fractions), points, folder, workers or 1, data_root, json)
     elif on is not None:
-        _show(made, _looked_up(made, on), None, (), json)
+        _looked_up(made, on, out, json)
     else:
         with LiveStudy(made, json) as live, backend_of(workers, cluster, data_root) as backend:
             found, final = _searched(made, folder, live, backend)
-        _show(made, found, folder, final, json)
+        _show(found_by(made, found, final), folder, json)
 
 
 def _shares(text: str) -> list[float]:
@@ -125,11 +127,18 @@ def json_wanted(wanted: bool, facts: dict[str, Any]) -> bool:
     return wanted
 
 
-def _looked_up(study: Study, path: Path) -> Table:
-    from isthmus.tune.curves import Curves, LookedUp
+def _looked_up(study: Study, path: Path, folder: Path | None, silent: bool) -> None:
+    from isthmus.tune.curves import Curves, LookedUp, regrets, unseen
+    from isthmus.tune.results import found_by
     from isthmus.tune.running import search
 
-    return search(study, LookedUp(study, Curves.load(path)))
+    curves = Curves.load(path)
+    table, seeds = search(study, LookedUp(study, curves)), unseen(study, curves)
+    if not table.rows:
+        found_by(study, table)  # which says why
+    which = ", ".join(map(str, seeds))
+    truth = f"test score on the table, in the mean over the splits of the seeds {which}"
+    _show(found_by(study, table, (), regrets(table, curves, seeds), truth), folder, silent)
 
 
 def _searched(study: Study, folder: Path, live: LiveStudy, backend: Backend) -> tuple[Table, list[float]]:
@@ -178,14 +187,13 @@ def _between_sites(
     return study, found, final
 
 
-def _show(study: Study, table: Table, folder: Path | None, final: Any, silent: bool) -> None:
-    from isthmus.tune.results import facts_of, found_by, in_words, trials_table, write_results
+def _show(found: Found, folder: Path | None, silent: bool) -> None:
+    from isthmus.tune.results import facts_of, in_words, trials_table, write_results
 
-    found = found_by(study, table, final)
     files = [] if folder is None else write_results(found, folder)
     if json_wanted(silent, {**facts_of(found), "folder": None if folder is None else str(folder)}):
         return
-    print_table(trials_table(found), study.title)
+    print_table(trials_table(found), found.study.title)
     for line in in_words(found):
         typer.echo(printable(line))
     for path in files:

@@ -219,6 +219,11 @@ def regrets(table: Table, curves: Curves, seeds: Sequence[int] | None = None) ->
     return [(spent, float(truth.max() - truth[curves.place(best.trial.values)])) for spent, best in table.so_far()]
 
 
+def unseen(study: Study, curves: Curves) -> tuple[int, ...]:
+    """Return the seeds of a table that a study does not see; all, where it sees all."""
+    return tuple(seed for seed in curves.seeds if seed not in study.seeds) or curves.seeds
+
+
 def points_of(study: Study, number: int) -> Sequence[dict[str, Any]]:
     """Return the configurations that a table of a study has."""
     return study.space.listed if study.space.finite else tuple(study.space.points(number))

@@ -38,6 +38,8 @@ class Found:
         front:  with several objectives, the rows on that rung that nothing beats in all
         final:  the test scores of the best course on the final seeds
         shares: how much each key decides, by fANOVA
+        regret: by client-rounds, how far the best so far was from the best there is
+        truth:  by which measure; empty: by the first objective, from the best that the study found
     """
 
     study: Study
@@ -46,6 +48,8 @@ class Found:
     front: tuple[Row, ...] = ()
     final: tuple[float, ...] = ()
     shares: dict[str, float] = field(default_factory=dict)
+    regret: tuple[tuple[float, float], ...] = ()
+    truth: str = ""
 
     @property
     def cost(self) -> float:
@@ -53,8 +57,14 @@ class Found:
         return sum(row.cost for row in self.table.rows)
 
 
-def found_by(study: Study, table: Table, final: Sequence[float] = ()) -> Found:
-    """Return what a study has found."""
+def found_by(
+    study: Study,
+    table: Table,
+    final: Sequence[float] = (),
+    regret: Sequence[tuple[float, float]] = (),
+    truth: str = "",
+) -> Found:
+    """Return what a study has found; where it is known what is best in truth, with the regret by that."""
     best = table.best()
     if best is None:
         errors = sorted({row.error.splitlines()[0] for row in table.rows if row.error}) or [
@@ -65,7 +75,8 @@ def found_by(study: Study, table: Table, final: Sequence[float] = ()) -> Found:
     if len(table.lower) > 1:
         rows = [row for row in table.at(best.trial.rung) if not row.error]
         front = tuple(_first_front(table, rows))
-    return Found(study, table, best, front, tuple(final), importance(table))
+    known = tuple(regret or regret_so_far(table))
+    return Found(study, table, best, front, tuple(final), importance(table), known, truth)
 
 
 def _first_front(table: Table, rows: Sequence[Row]) -> list[Row]:
@@ -168,6 +179,14 @@ def progress(table: Table) -> list[tuple[float, float]]:
     return [(spent, best.scores[0]) for spent, best in table.so_far()]
 
 
+def regret_so_far(table: Table) -> list[tuple[float, float]]:
+    """Return by client-rounds how far the best so far is from the best found, of what is on the highest rung."""
+    found = list(table.so_far())
+    top = max((best.trial.rung for _, best in found), default=0)
+    scores = [(spent, table.cost_of(best)) for spent, best in found if best.trial.rung == top]
+    return [(spent, cost - scores[-1][1]) for spent, cost in scores if math.isfinite(cost)]
+
+
 def facts_of(found: Found) -> dict[str, Any]:
     """Return it as plain values, for scripts."""
     study = found.study
@@ -226,6 +245,7 @@ def write_results(found: Found, folder: Path) -> list[Path]:
         "trials.csv": as_csv(rows),
         "report.html": study_page(found),
     }
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         replace_file(folder / name, text.encode())
     return [folder / name for name in texts]

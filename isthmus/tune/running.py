@@ -25,7 +25,7 @@ from isthmus.core.outside import replace_file
 from isthmus.tune.backends import Backend
 from isthmus.tune.spec import Study
 from isthmus.tune.table import Row, Table, Trial
-from isthmus.tune.trials import facts_of_row, row_of, tasks_of, trial_name
+from isthmus.tune.trials import facts_of_row, failed_row, row_of, tasks_of, trial_name
 
 STUDY_FILE, TRIALS_FILE, TRIALS_DIR = "study.json", "trials.jsonl", "trials"
 
@@ -119,12 +119,17 @@ class Computed:
         _begin(self.study, self.folder, self.backend.facts())
         self.kept = dict(_read_rows(self.folder / TRIALS_FILE))
         self.calls: dict[tuple[int, int], list[Any]] = {}
+        self.refused: dict[tuple[int, int], str] = {}
 
     def start(self, trial: Trial, table: Table) -> None:
         """Give its stages to the backend."""
         if self._key(trial, table) in self.kept:
             return
-        tasks = tasks_of(self.study, trial, table, self.folder / TRIALS_DIR)
+        try:
+            tasks = tasks_of(self.study, trial, table, self.folder / TRIALS_DIR)
+        except BadInput as error:  # the course refuses these values beside each other
+            self.refused[trial.arm, trial.rung] = str(error)
+            return
         self.calls[trial.arm, trial.rung] = [self.backend.start(task) for task in tasks]
 
     def row(self, trial: Trial, table: Table) -> Row:
@@ -132,8 +137,12 @@ class Computed:
         key = self._key(trial, table)
         if key in self.kept:
             return _with_trial(self.kept[key], trial)
-        found = [self.backend.result(call) for call in self.calls.pop((trial.arm, trial.rung))]
-        row = row_of(self.study, trial, table, found)
+        problem = self.refused.pop((trial.arm, trial.rung), "")
+        if problem:
+            row = failed_row(self.study, trial, table, problem)
+        else:
+            found = [self.backend.result(call) for call in self.calls.pop((trial.arm, trial.rung))]
+            row = row_of(self.study, trial, table, found)
         with (self.folder / TRIALS_FILE).open("a") as file:
             file.write(json.dumps({"key": key, **facts_of_row(row)}) + "\n")
         return row

@@ -27,7 +27,8 @@ KEYS = ("choices", "low", "high", "log", "when", "each")
 EXPECTED = "expected a list of choices, or {low: ..., high: ...}"
 OF_CLIENT = "client_settings"
 MANY = 2**31  # values of a range, when all are wanted
-MOST_TRIES = 200  # draws for a point that was not drawn yet
+MOST_TRIES = 1000  # draws for a point that was not drawn yet
+MOST_COUNTED = 10_000  # points of a space
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,14 @@ class Dimension:
     def finite(self) -> bool:
         """Whether its values can be listed."""
         return bool(self.choices) or self.whole or self.low == self.high
+
+    @property
+    def number(self) -> float:
+        """How many values it has."""
+        if self.choices:
+            return len(self.choices)
+        assert self.low is not None and self.high is not None
+        return self.high - self.low + 1 if self.whole else 1 if self.finite else math.inf
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -129,12 +138,14 @@ class Space:
     dimensions: Mapping[str, Dimension]
 
     def drawn(self, number: int, *seed: int | str) -> dict[str, Any]:
-        """Return the point of a number in a row of draws, in which one comes twice only where hardly others are left.
+        """Return the point of a number in a row of draws, in which one comes twice only where none else is left.
 
         As long as none comes twice they are plain draws, each with its number.
         """
         points, seen, place = self._rows.setdefault(seed, ([], set(), [0]))
         while len(points) <= number:
+            if len(seen) == self._number:
+                seen.clear()  # from the start again
             for _ in range(MOST_TRIES):
                 point = self.draw(*seed, place[0])
                 place[0] += 1
@@ -143,6 +154,16 @@ class Space:
             seen.add(repr(point))
             points.append(point)
         return dict(points[number])
+
+    @cached_property
+    def _number(self) -> int | None:
+        """How many points there are, where they are few enough to be counted."""
+        return len(self.listed) if self.most <= MOST_COUNTED else None
+
+    @property
+    def most(self) -> float:
+        """How many points there are at most: some may be the same without keys that are not there."""
+        return math.prod(dimension.number for dimension in self.dimensions.values())
 
     @cached_property
     def _rows(self) -> dict[tuple[int | str, ...], tuple[list[dict[str, Any]], set[str], list[int]]]:

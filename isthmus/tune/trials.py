@@ -134,10 +134,26 @@ def row_of(study: Study, trial: Trial, table: Table, found: Sequence[Measured]) 
     cost = study.cost(trial.rung, before)
     if trial.parent is not None:
         cost = study.cost(trial.rung, _arm(table, trial.parent).rung)
-    seconds = sum(each.seconds for each in found) - sum(row.seconds for row in mine)
+    own = sum(each.seconds for each in found) - _seconds_before(trial, table)
+    seconds = max(own, 0.0)  # a failure may have none
     errors = [each.error for each in found if each.error]
     firsts = tuple(each.scores[0] for each in found)
     return Row(trial, True, scores, firsts, cost, round(seconds, 6), errors[0] if errors else "")
+
+
+def _seconds_before(trial: Trial, table: Table) -> float:
+    """Return what a configuration's journals had taken before this trial, with those that it goes on from."""
+    arms = {trial.arm}
+    while trial.parent is not None:
+        trial = _arm(table, trial.parent)
+        arms.add(trial.arm)
+    return sum(row.seconds for row in table.rows if row.done and row.trial.arm in arms)
+
+
+def failed_row(study: Study, trial: Trial, table: Table, error: str) -> Row:
+    """Return the row of a trial that cannot be begun."""
+    nothing = Measured(tuple(math.nan for _ in study.objectives), 0.0, error)
+    return row_of(study, trial, table, [nothing])
 
 
 def facts_of_row(row: Row) -> Mapping[str, object]:

@@ -20,7 +20,8 @@ from isthmus.config.load import load_course
 from isthmus.core.errors import BadInput
 from isthmus.runs.simulated import run
 from isthmus.tune.mirror import Mirror, importance
-from isthmus.tune.results import Found, found_by, in_words, progress, trials_table
+from isthmus.tune.page import coordinates, study_page
+from isthmus.tune.results import Found, found_by, in_words, progress, regret_so_far, trials_table
 from isthmus.tune.searches import model_based
 from isthmus.tune.space import Dimension, Space
 from isthmus.tune.table import Row, Rung, Table, Trial
@@ -57,7 +58,7 @@ def test_the_best_course_is_one_that_run_takes_and_was_scored_on_splits_that_no_
         and "<script" not in page
         and "http" not in page.replace("http-equiv", "").replace("www.w3.org", "")
     )
-    assert page.count("<polyline") == 1 + 1 and "What decides" in page and "How soon" in page
+    assert page.count("<polyline") == 2 + 1 and "What decides" in page and "How soon" in page
     assert "2 splits that no trial saw" in (folder / "out" / "report.md").read_text()
 
 
@@ -76,7 +77,10 @@ def test_a_table_is_filled_and_searched_from_the_command_line(tmp_path: Path) ->
     code, output = call(*words, "--table", "--out", str(tmp_path / "t"))
     assert code == 0 and "2 configurations x 1 shares x 1 seeds, 6 rounds" in output
     code, output = call(*words, "--on", str(tmp_path / "t" / "curves.npz"), "--json")
-    assert code == 0 and len(json.loads(output)["trials"]) == 4
+    assert code == 0 and len(json.loads(output)["trials"]) == 4 and json.loads(output)["folder"] is None
+    code, output = call(*words, "--on", str(tmp_path / "t" / "curves.npz"), "--out", str(tmp_path / "looked"))
+    assert code == 0 and (tmp_path / "looked" / "best.yaml").exists()
+    assert "test score on the table" in (tmp_path / "looked" / "report.html").read_text()
     for more, said in (
         (("--table", "--on", "x"), "give one of them"),
         (("--table", "--cluster", "x"), "--cluster is for trials"),
@@ -243,9 +247,22 @@ def test_progress_is_the_best_so_far_by_what_was_spent() -> None:
     assert model_based.GENERATION.endswith("generation")
 
 
-def test_a_page_shows_where_good_points_lie() -> None:
-    from isthmus.tune.page import coordinates, study_page
+def test_regret_is_how_far_the_best_so_far_is_from_the_best_that_was_found() -> None:
+    made = study()
+    scores = [(0, 0.9), (2, 0.3), (1, 0.8), (2, 0.7), (2, 0.5)]  # only what is on the highest rung can be compared
+    rows = tuple(
+        Row(Trial(n, made.table().drawn(n), rung), True, (score,), (score,), cost=4.0)
+        for n, (rung, score) in enumerate(scores)
+    )
+    expected = [(8.0, pytest.approx(0.4)), (12.0, pytest.approx(0.4)), (16.0, 0.0), (20.0, 0.0)]
+    assert regret_so_far(made.table(rows)) == expected
+    lower = study(objectives=["val/loss"])
+    assert regret_so_far(lower.table(rows)) == [(8.0, 0.0), (12.0, 0.0), (16.0, 0.0), (20.0, 0.0)]
+    page = study_page(found_by(made, made.table(rows)))
+    assert "Regret" in page and "<td>16</td>" in page.replace(' class="number"', "")
 
+
+def test_a_page_shows_where_good_points_lie() -> None:
     made = study(
         space={"algorithm.optimizer.lr": {"low": 0.01, "high": 1.0, "log": True}, "algorithm.local_steps": [1, 2, 4]}
     )
@@ -258,7 +275,7 @@ def test_a_page_shows_where_good_points_lie() -> None:
     assert [place[1] for place in places[:3]] == [0.0, 0.5, 1.0]
     found = found_by(made, made.table(rows))
     page = study_page(found)
-    assert page.count("<polyline") == 11 and page.count('class="line-own"') == 1 + 2
+    assert page.count("<polyline") == 12 and page.count('class="line-own"') == 2 + 2
     assert "best quarter" in page and "algorithm.local_steps" in page
     partly = replace(rows[0], trial=Trial(0, {"algorithm.local_steps": 2}, 2))
     assert coordinates(made.space.dimensions, partly) == [None, 0.5]

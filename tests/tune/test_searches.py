@@ -116,6 +116,15 @@ def test_halving_without_a_number_takes_all_points_of_a_finite_space() -> None:
     assert table.best() is not None and table.best().trial.arm == 3  # type: ignore[union-attr]
 
 
+def test_a_space_that_is_too_large_to_be_taken_as_a_whole_is_refused_and_drawn_from() -> None:
+    wide = Space({"a": Dimension(low=1, high=10**9), "b": Dimension(choices=(1, 2))})
+    problem = SuccessiveHalving().problem(wide, (Rung(1),), 1, 1)
+    assert problem == "arms is 0, which takes all points, and the space has 2,000,000,000 points: say how many to draw"
+    assert "a range" in SuccessiveHalving().problem(toy_study(RandomSearch()).space, (Rung(1),), 1, 1)
+    assert SuccessiveHalving(arms=3).problem(wide, (Rung(1),), 1, 1) == ""
+    assert len({wide.drawn(number, 0)["a"] for number in range(5)}) == 5
+
+
 def test_a_tie_is_the_first_one_s() -> None:
     rows = [Row(Trial(arm, {}, 0), True, (score,)) for arm, score in enumerate((0.5, 0.7, 0.7, float("nan"), 0.7))]
     table = Table(Space({}), (Rung(1), Rung(2)), rows=rows)
@@ -193,7 +202,7 @@ def test_what_was_drawn_is_drawn_again_only_where_nothing_else_is_left() -> None
         assert len(set(points)) == 12
         again = Table(space, (Rung(1),), seed=seed)  # whatever was asked for before
         assert tuple(again.drawn(11).values()) == points[11] and tuple(again.drawn(0).values()) == points[0]
-        assert tuple(table.drawn(20).values()) in points
+        assert len({tuple(table.drawn(arm).values()) for arm in range(12, 24)}) == 12
     # As long as nothing is drawn twice they are plain draws.
     wide = toy_study(RandomSearch()).space
     assert [Table(wide, (Rung(1),), seed=7).drawn(arm) for arm in range(9)] == [
@@ -321,6 +330,9 @@ def test_a_population_goes_on_from_checkpoints_and_the_worst_from_those_of_the_b
 
 def test_a_population_refuses_what_cannot_change_mid_course() -> None:
     space = Space({"model.gnn.hidden": Dimension(choices=(4, 8))})
+    lr = Space({"algorithm.optimizer.lr": Dimension(choices=(0.1, 1.0))})
+    assert "seeds" in PopulationBased().problem(lr, (Rung(1, {}, 1), Rung(2, {}, 2)), 1, 2)
+    assert PopulationBased().problem(lr, (Rung(1, {}, 2), Rung(2, {}, 2)), 1, 2) == ""
     assert "model.gnn.hidden cannot change" in PopulationBased().problem(space, (Rung(1),), 1, 1)
 
 
