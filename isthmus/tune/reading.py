@@ -207,7 +207,7 @@ def _check_rungs(rungs: Sequence[Rung], course: Course, num_seeds: int, place: s
 def _check(study: Study, sites: Sequence[str]) -> None:
     """Build the course of every value of every key, and ask the search whether it can do with the space."""
     for key in study.space.dimensions:
-        if key in FIDELITIES or key == "rounds":
+        if key in FIDELITIES or key == "seed":
             raise BadInput(
                 f"{study.source}: space.{key} cannot be searched: it is a fidelity, or the seed of the splits"
             )

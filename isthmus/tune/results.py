@@ -67,9 +67,9 @@ def found_by(
     """Return what a study has found; where it is known what is best in truth, with the regret by that."""
     best = table.best()
     if best is None:
-        errors = sorted({row.error.splitlines()[0] for row in table.rows if row.error}) or [
-            "the budget allows for none"
-        ]
+        unmeasured = f"{study.objectives[0].name} was measured in none of {len(table.rows)}"
+        errors = sorted({row.error.splitlines()[0] for row in table.rows if row.error})
+        errors = errors or [unmeasured if table.rows else "the budget allows for none"]
         raise BadInput(f"{study.source}: no trial has a score: {errors[0]}")
     front: tuple[Row, ...] = ()
     if len(table.lower) > 1:

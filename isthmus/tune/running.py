@@ -142,6 +142,9 @@ class Computed:
             row = failed_row(self.study, trial, table, problem)
         else:
             found = [self.backend.result(call) for call in self.calls.pop((trial.arm, trial.rung))]
+            for each in found:
+                if each.blameless:
+                    raise BadInput(each.error)
             row = row_of(self.study, trial, table, found)
         with (self.folder / TRIALS_FILE).open("a") as file:
             file.write(json.dumps({"key": key, **facts_of_row(row)}) + "\n")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,13 +20,14 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from isthmus.core.errors import BadInput, nearest
-from isthmus.core.outside import quoted
+from isthmus.core.outside import quoted, some
 from isthmus.core.random import numpy_generator
 
 Values: TypeAlias = Mapping[str, Any]
 KEYS = ("choices", "low", "high", "log", "when", "each")
 EXPECTED = "expected a list of choices, or {low: ..., high: ...}"
 OF_CLIENT = "client_settings"
+_POWER = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 MANY = 2**31  # values of a range, when all are wanted
 MOST_TRIES = 1000  # draws for a point that was not drawn yet
 MOST_COUNTED = 10_000  # points of a space
@@ -83,6 +85,19 @@ class Dimension:
             return len(self.choices)
         assert self.low is not None and self.high is not None
         return self.high - self.low + 1 if self.whole else 1 if self.finite else math.inf
+
+    def has(self, value: Any) -> bool:
+        """Whether a value is one of its own."""
+        if self.choices:
+            return value in self.choices
+        assert self.low is not None and self.high is not None
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and self.low <= value <= self.high and (not self.whole or isinstance(value, int))
+
+    @property
+    def told(self) -> str:
+        """Its values in words."""
+        return some(list(map(repr, self.choices))) if self.choices else f"from {self.low} to {self.high}"
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -218,9 +233,12 @@ def read_space(raw: Any, clients: Sequence[str], where: str) -> Space:
             dimension, each = _dimension(said, place)
         except ValueError as error:
             raise BadInput(f"{place}: {error}") from None
-        for other in dimension.when:
+        for other, values in dimension.when.items():
             if other not in found:
                 raise BadInput(f"{place}.when has {other!r}, which does not stand before it; {nearest(other, found)}")
+            never = [value for value in values if not found[other].has(value)]
+            if never:
+                raise BadInput(f"{place}.when: {other} is never {never[0]!r}; it can be {found[other].told}")
         keys = [f"{OF_CLIENT}.{client}.{key}" for client in clients] if each else [str(key)]
         found |= dict.fromkeys(keys, dimension)
     return Space(found)
@@ -229,7 +247,7 @@ def read_space(raw: Any, clients: Sequence[str], where: str) -> Space:
 def _dimension(said: Any, place: str) -> tuple[Dimension, bool]:
     """Return a dimension, and whether each client has its own."""
     if isinstance(said, list):
-        return Dimension(tuple(said)), False
+        return Dimension(_choices(said)), False
     if not isinstance(said, Mapping):
         raise BadInput(f"{place} is {quoted(said)}, {EXPECTED}")
     for key in said:
@@ -243,9 +261,14 @@ def _dimension(said: Any, place: str) -> tuple[Dimension, bool]:
     if each not in ("", "client"):
         raise BadInput(f"{place}.each is {quoted(each)}; it can be 'client'")
     ends = {end: _number(said[end], f"{place}.{end}") for end in ("low", "high") if end in said}
-    return Dimension(tuple(choices), ends.get("low"), ends.get("high"), log, _when(said.get("when", {}), place)), bool(
-        each
-    )
+    return Dimension(
+        _choices(choices), ends.get("low"), ends.get("high"), log, _when(said.get("when", {}), place)
+    ), bool(each)
+
+
+def _choices(said: list[Any]) -> tuple[Any, ...]:
+    """Return choices; powers of ten such as 1e-3, which YAML takes for words, are the numbers that they look like."""
+    return tuple(float(each) if isinstance(each, str) and _POWER.fullmatch(each) else each for each in said)
 
 
 def _number(value: Any, place: str) -> float:

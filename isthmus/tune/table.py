@@ -148,7 +148,7 @@ class Table:
         spent, best = 0.0, None
         for row in self.rows:
             spent += row.cost
-            if row.done and not row.error and (best is None or self._takes_over(row, best)):
+            if row.done and math.isfinite(self.cost_of(row)) and (best is None or self._takes_over(row, best)):
                 best = row
             if best is not None:
                 yield spent, best
@@ -161,7 +161,7 @@ class Table:
     def best(self) -> Row | None:
         """Return the best row of the highest rung that any is on."""
         for rung in range(self.top, -1, -1):
-            rows = [row for row in self.at(rung) if not row.error]
+            rows = [row for row in self.at(rung) if math.isfinite(self.cost_of(row))]
             if rows:
                 least = min(map(self.cost_of, rows))  # nothing beats it but what is as good in the first objective
                 return self.ranked(row for row in rows if self.cost_of(row) == least)[0]

@@ -20,7 +20,7 @@ from isthmus.core.errors import IsthmusError
 from isthmus.core.outside import data_root as locate_data
 from isthmus.runs.simulation import Scenario, load_scenario, torch_threads
 from isthmus.runs.stages import fork, run_stage
-from isthmus.suites.same_data import division
+from isthmus.suites.same_data import DECIDING, division
 from isthmus.tune.objectives import Objective
 from isthmus.tune.spec import Study, digest_of
 from isthmus.tune.table import Row, Table, Trial
@@ -57,6 +57,7 @@ class Task:
         until:      the round of the rung
         source:     the folder of the run that it goes on from, where it does not start anew
         objectives: what is read from the journal
+        divides:    whether the trial decides itself how data are divided; else it is not to blame where there are none
     """
 
     course: Course
@@ -64,15 +65,28 @@ class Task:
     until: int
     source: Path | None
     objectives: tuple[Objective, ...]
+    divides: bool = False
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of a stage: the objectives, the seconds of all its rounds so far, and why it failed."""
+    """What came of a stage.
+
+    Fields:
+        scores:    the objectives
+        seconds:   of all its rounds so far
+        error:     why it failed
+        blameless: whether it failed for what is no matter of its trial
+    """
 
     scores: tuple[float, ...]
     seconds: float = 0.0
     error: str = ""
+    blameless: bool = False
+
+
+class NoData(IsthmusError):
+    """Data could not be loaded or divided."""
 
 
 def tasks_of(study: Study, trial: Trial, table: Table, folder: Path) -> list[Task]:
@@ -84,8 +98,14 @@ def tasks_of(study: Study, trial: Trial, table: Table, folder: Path) -> list[Tas
     for seed in study.seeds[: rung.seeds]:
         course = study.course(trial.values, trial.rung, seed)
         path, before = folder / name / f"seed-{seed}", None if source is None else folder / source / f"seed-{seed}"
-        found.append(Task(course, path, rung.rounds, before, study.objectives))
+        divides = _deciding(course) != _deciding(study.course(study.first, trial.rung, seed))
+        found.append(Task(course, path, rung.rounds, before, study.objectives, divides))
     return found
+
+
+def _deciding(course: Course) -> list[Any]:
+    """Return what decides how data are divided."""
+    return [getattr(course, key) for key in DECIDING]
 
 
 def trial_name(trial: Trial, table: Table) -> str:
@@ -114,11 +134,19 @@ def carry_out(task: Task, scenarios: Scenarios) -> Measured:
         if task.source is not None and not task.folder.exists():
             task.folder.parent.mkdir(parents=True, exist_ok=True)
             fork(task.source, task.folder, course)
-        frozen = run_stage(course, task.folder, task.until, lambda: scenarios.of(course))
+        frozen = run_stage(course, task.folder, task.until, lambda: _scenario(course, scenarios))
     except IsthmusError as error:
-        return Measured(tuple(math.nan for _ in task.objectives), 0.0, str(error))
+        blameless = isinstance(error, NoData) and not task.divides
+        return Measured(tuple(math.nan for _ in task.objectives), 0.0, str(error), blameless)
     scores = tuple(each.value(frozen.events, task.until) for each in task.objectives)
     return Measured(scores, seconds_of(frozen.events))
+
+
+def _scenario(course: Course, scenarios: Scenarios) -> Scenario:
+    try:
+        return scenarios.of(course)
+    except IsthmusError as error:
+        raise NoData(str(error)) from None
 
 
 def seconds_of(events: Iterable[Mapping[str, Any]]) -> float:

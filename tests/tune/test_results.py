@@ -225,6 +225,15 @@ def test_a_study_of_failures_says_why(tmp_path: Path) -> None:
         found_by(study(), table)
 
 
+def test_what_has_no_score_is_never_the_best() -> None:
+    made, nothing = study(), float("nan")
+    rows = [Row(Trial(n, made.table().drawn(n), n), True, (s,), (s,)) for n, s in enumerate((0.5, nothing))]
+    table = made.table(tuple(rows))
+    assert table.best() == rows[0] and [best for _, best in table.so_far()] == [rows[0], rows[0]]
+    with pytest.raises(BadInput, match="no trial has a score: val/accuracy was measured in none"):
+        found_by(made, made.table(tuple(rows[1:])))
+
+
 def test_several_objectives_have_a_front() -> None:
     made = study(objectives=["val/accuracy", "bytes"])
     scores = [(0.5, 10.0), (0.9, 20.0), (0.8, 30.0)]

@@ -170,6 +170,32 @@ def test_a_combination_that_the_course_refuses_is_a_trial_that_fails(tmp_path: P
     assert repr(carried(found, tmp_path / "out", Never()).rows) == repr(table.rows)
 
 
+def test_data_that_cannot_be_had_end_the_study_and_are_no_failure_of_a_trial(tmp_path: Path) -> None:
+    """What is told is mended, and the same command goes on."""
+    base = {**PLAIN["base"], "num_clients": 100}
+    found = study(base=base)
+    for _ in range(2):
+        with pytest.raises(BadInput, match="100"):
+            carried(found, tmp_path / "out")
+        assert not (tmp_path / "out" / "trials.jsonl").exists()
+    # Where how they are divided is searched, it is the trial that fails.
+    wide = study(
+        base={**base, "num_clients": 2}, space={"num_clients": [2, 100]}, search="grid", fidelity={"rounds": 6}
+    )
+    assert [bool(row.error) for row in carried(wide, tmp_path / "wide").rows] == [False, True]
+
+
+def test_a_worker_of_another_version_ends_the_study(
+    tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from isthmus.tune import backends
+
+    monkeypatch.setattr(backends, "__version__", "0.0.1")
+    with pytest.raises(BadInput, match=r"the worker runs isthmus .*, the server 0\.0\.1"):
+        carried(study(), tmp_path / "out", Cluster(crew, None))
+    assert not (tmp_path / "out" / "trials.jsonl").exists()
+
+
 def test_seconds_are_those_of_a_trial_s_own_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A member of a population has the journal of those that it goes on from; a failure takes nothing back."""
     monkeypatch.setattr(trials, "seconds_of", lambda events: float(max(e.get("round", 0) for e in events)))
