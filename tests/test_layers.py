@@ -31,7 +31,7 @@ ARROWS: dict[str, set[str]] = {
     "sites": {"core", "config", "data", "learn", "models", "runs", "runtime"},
     "attacks": {"core", "config", "data", "learn", "models", "runs", "report", "algorithms"},
     "suites": {"core", "config", "data", "report", "runs"},  # many courses, so above those that run one
-    "tune": {"core", "config", "data", "report", "runs", "suites"},  # searches over courses
+    "tune": {"core", "config", "data", "report", "runs", "sites", "suites"},  # searches over courses
     "cli": {"*"},
     "testing": {"*"},
     "top": {"*"},
