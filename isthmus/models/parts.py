@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from isthmus.models.dropout import Streams, activation, activation_of_some, dropout
 from isthmus.models.inputs import GraphInput
-from isthmus.models.products.affine import affine
+from isthmus.models.products.affine import affine, are_alike
 from isthmus.models.products.sparse import Features, SparseMatrix, dense
 
 # ---- checks that specs make of their own fields; each names the field, the value and what would do
@@ -294,7 +294,8 @@ class LayerStack(GNN):
             if alike is None:
                 return None
             rows, back = alike
-            found = last.pooled(graph.reading(back), rows, generator, mean, *first.row_maps)
+            common = graph.common_rows(first.sums) if are_alike(first.row_maps[0]) else None
+            found = last.pooled(graph.reading(back), rows, generator, mean, *first.row_maps, common=common)
             return found
         given = alike or self._narrow_sums(graph)
         if given is None or not isinstance(generator, Streams):

@@ -81,8 +81,9 @@ class BatchCohort(GraphCohort):
             groups = [_Group(optimizer, weights, state, *group) for group in order.groups(active, taken)]
             run = _Run(self, stack, asked, weights.some(0, active), order.clients[:active], generators[:active])
             some_sums = None if sums is None else weights.cut(sums, 0, active)
-            for _ in range(number):
-                grads = run.step(losses, [next(drawn) for drawn in draws[:active]], some_sums)
+            for step in range(number):
+                first = step == taken == 0
+                grads = run.step(losses, [next(drawn) for drawn in draws[:active]], some_sums, first)
                 with torch.no_grad():
                     for group in groups:
                         group.step(grads, lr)
@@ -200,9 +201,10 @@ class _Run:
         self.model, self.stack, self.asked, self.weights = clients.model, stack, asked, weights
         self.owners, self.generators = owners, generators
 
-    def step(self, losses: Tensor, drawn: Sequence[Any], sums: list[Tensor] | None) -> list[Tensor]:
+    def step(self, losses: Tensor, drawn: Sequence[Any], sums: list[Tensor] | None, first: bool) -> list[Tensor]:
         """Add each client's loss on its batch to `losses`; return the gradients, with what joins them."""
-        asked, weights, beside = self.asked, self.weights, self.asked.beside
+        asked, beside = self.asked, self.asked.beside
+        weights = self.weights.alike() if first and beside is None else self.weights
         batch = self.stack.batch(self.owners, drawn)
         # The same draws once more, for own values beside the first ones.
         again = () if beside is None else [torch.Generator().set_state(each.get_state()) for each in self.generators]

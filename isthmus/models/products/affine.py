@@ -145,9 +145,14 @@ def per_row(parameter: Tensor, dims: int, rows: int) -> Tensor:
 
 def dense_product(left: Tensor, right: Tensor) -> Tensor:
     """Return left @ right; weights of many clients each multiply their own rows."""
-    if right.ndim == 3:
+    if right.ndim == 3 and not are_alike(right):
         return product(left.view(len(right), -1, right.shape[1]), right).flatten(0, 1)
-    return product(left, right)
+    return product(left, right[0] if right.ndim == 3 else right)
+
+
+def are_alike(weights: Tensor) -> bool:
+    """Whether weights of several clients are one and the same, as before the first step; then one product is enough."""
+    return weights.ndim == 3 and weights.stride(0) == 0 and len(weights) > 1
 
 
 def _gradient_by_weight(rows: Tensor, grad: Tensor) -> Tensor:
@@ -236,7 +241,8 @@ def dense_gradients(
     if wants_weight:
         by_weight = _gradient_by_weight(x.view(len(weight), -1, x.shape[1]), by_client)
     if wants_x:
-        by_x = product(by_client, weight.mT).flatten(0, 1)
+        alike = are_alike(weight)
+        by_x = product(grad, weight[0].t()) if alike else product(by_client, weight.mT).flatten(0, 1)
     return by_x, by_weight
 
 

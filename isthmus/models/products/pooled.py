@@ -8,13 +8,14 @@ the maps before it that give each row by itself, and the random zeros between th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from isthmus.models.products.affine import add_bias_, affine, bias_gradient, dense_gradients, dense_product
-from isthmus.models.products.sparse import SparseMatrix
+from isthmus.models.products.affine import add_bias_, affine, are_alike, bias_gradient, dense_gradients, dense_product
+from isthmus.models.products.sparse import Pattern, SparseMatrix
 
 # Makes hidden rows of some nodes in place, as `Activate` does of all; the slice says which nodes they are.
 ActivateSome: TypeAlias = Callable[[Tensor, slice], float]
@@ -57,6 +58,31 @@ class Piece(NamedTuple):
     back: SparseMatrix | None = None
 
 
+@dataclass(eq=False)
+class CommonRows:
+    """Rows that several clients have, for as long as their weights are the same: what is made of each, is made once.
+
+    Fields:
+        rows:  the distinct rows of all clients, (common, in)
+        place: which of them each row of H is, (rows of H,); of padding, any
+    """
+
+    rows: Tensor
+    place: Tensor
+    _made: tuple[Sequence[Piece], list[SparseMatrix]] | None = field(default=None, init=False, repr=False)
+
+    def operators(self, pieces: Sequence[Piece]) -> list[SparseMatrix]:
+        """Return S of each piece, with a column for each of the common rows; made once."""
+        if self._made is None or self._made[0] is not pieces:
+            self._made = (pieces, [self._operator(piece) for piece in pieces])
+        return self._made[1]
+
+    def _operator(self, piece: Piece) -> SparseMatrix:
+        own = piece.operator
+        column = self.place[piece.read].index_select(0, own.pattern.col)
+        return SparseMatrix(Pattern(own.pattern.crow, column, (own.shape[0], len(self.rows))), own.values)
+
+
 def trimmed(reads: Sequence[tuple[Part, slice, int]], back: SparseMatrix) -> list[tuple[Part, slice, int]]:
     """Return which rows the parts read, without the padding after a client that is alone; others' is between them."""
     crow, col = back.pattern.crow, back.pattern.col
@@ -70,13 +96,22 @@ def trimmed(reads: Sequence[tuple[Part, slice, int]], back: SparseMatrix) -> lis
     return found
 
 
-def pooled_relu(pieces: Sequence[Piece], h: Tensor, *maps: Tensor, activate: ActivateSome | None = None) -> Tensor:
+def pooled_relu(
+    pieces: Sequence[Piece],
+    h: Tensor,
+    *maps: Tensor,
+    activate: ActivateSome | None = None,
+    common: CommonRows | None = None,
+) -> Tensor:
     """Return P relu(S (H W) + b), (graphs, out), of weights and biases; pieces follow each other in H and in graphs.
 
     Maps of rows may come before, H <- relu(H W + b), theirs first: the last weight and bias are those above. With
-    `activate`, which takes the place of the relu of the last of them, their rows are put to the nodes before.
+    `activate`, which takes the place of the relu of the last of them, their rows are put to the nodes before. Where
+    clients have the same weights, rows that they have in `common` are computed once; their gradients are each client's.
     """
-    out: Tensor = _PooledRelu.apply(pieces, activate, h, *maps)  # type: ignore[no-untyped-call]
+    if activate is not None or h.requires_grad or not all(map(are_alike, maps[::2])):
+        common = None
+    out: Tensor = _PooledRelu.apply(pieces, activate, common, h, *maps)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -117,6 +152,22 @@ def _forward(piece: Piece, h: Tensor, maps: Sequence[Tensor], activate: Activate
         rows.append(spread)
     rows.append(add_bias_(piece.operator.matmul(dense_product(rows[-1], weight)), bias).relu_())
     return _Kept(rows, slope)
+
+
+def _forward_common(pieces: Sequence[Piece], common: CommonRows, maps: Sequence[Tensor]) -> list[Tensor]:
+    """Return what each map reads of the common rows, and then what the layer gives of each piece."""
+    *before, (weight, bias) = zip((each[0] for each in maps[::2]), (each[0] for each in maps[1::2]), strict=True)
+    rows = [common.rows]
+    for earlier, its_bias in before:
+        rows.append(add_bias_(dense_product(rows[-1], earlier), its_bias).relu_())
+    seen = dense_product(rows[-1], weight)
+    return [*rows, *(add_bias_(own.matmul(seen), bias).relu_() for own in common.operators(pieces))]
+
+
+def _taken(piece: Piece, common: CommonRows, rows: Sequence[Tensor], out: Tensor) -> _Kept:
+    """Return what a piece's gradient needs, of what was made of the common rows."""
+    place = common.place[piece.read]
+    return _Kept([*(each.index_select(0, place) for each in rows), out], None)
 
 
 def _backward(
@@ -169,20 +220,34 @@ def _read(piece: Piece, kept: _Kept, h: Tensor, pairs: Sequence[tuple[Tensor, Te
 
 class _PooledRelu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, pieces: Sequence[Piece], activate: ActivateSome | None, h: Tensor, *maps: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        pieces: Sequence[Piece],
+        activate: ActivateSome | None,
+        common: CommonRows | None,
+        h: Tensor,
+        *maps: Tensor,
+    ) -> Tensor:
         ctx.pieces = pieces
-        ctx.kept = [_forward(piece, h, maps, activate) for piece in pieces]
         ctx.save_for_backward(h, *maps)
-        return torch.cat([piece.pool.matmul(kept.rows[-1]) for piece, kept in zip(pieces, ctx.kept, strict=True)])
+        if common is None:
+            kept = [_forward(piece, h, maps, activate) for piece in pieces]
+            ctx.kept = lambda number: kept[number]
+            found = [each.rows[-1] for each in kept]
+        else:
+            rows = _forward_common(pieces, common, maps)
+            rows, found = rows[: len(maps) // 2], rows[len(maps) // 2 :]
+            ctx.kept = lambda number: _taken(pieces[number], common, rows, found[number])
+        return torch.cat([piece.pool.matmul(out) for piece, out in zip(pieces, found, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         h, *maps = ctx.saved_tensors
-        wants_h = ctx.needs_input_grad[2]
+        wants_h = ctx.needs_input_grad[3]
         by_h: list[Tensor] = []
         by_maps: list[list[Tensor]] = [[] for _ in maps]
-        for piece, kept in zip(ctx.pieces, ctx.kept, strict=True):
-            grad, found = _backward(piece, kept, grads[0][piece.part.graphs], h, maps, wants_h)
+        for number, piece in enumerate(ctx.pieces):
+            grad, found = _backward(piece, ctx.kept(number), grads[0][piece.part.graphs], h, maps, wants_h)
             by_h += [grad, grad.new_zeros(piece.spare, grad.shape[1])] if wants_h else []
             for all_of, one in zip(by_maps, found, strict=True):
                 all_of.append(one)
@@ -191,7 +256,7 @@ class _PooledRelu(torch.autograd.Function):
             joined = [_of_tiles(parts, each, of.shape[1:]) for each, of in zip(by_maps, maps, strict=True)]
         else:
             joined = [torch.stack(each).sum(dim=0) for each in by_maps]
-        return None, None, torch.cat(by_h) if wants_h else None, *joined
+        return None, None, None, torch.cat(by_h) if wants_h else None, *joined
 
 
 def _of_tiles(parts: Sequence[Part], each: Sequence[Tensor], shape: torch.Size) -> Tensor:
