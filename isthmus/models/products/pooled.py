@@ -115,12 +115,16 @@ def pooled_relu(
     return out
 
 
-def _of(parameters: Sequence[Tensor], part: Part) -> list[tuple[Tensor, Tensor]]:
+def _of(
+    parameters: Sequence[Tensor], part: Part, apart: Sequence[Sequence[Tensor]] | None = None
+) -> list[tuple[Tensor, Tensor]]:
     """Return pairs of a weight and a bias, of the part's clients where there are several: of one by itself."""
     if parameters[0].ndim == 3:
         first, end = part.tiles.start, part.tiles.stop
-        tiles = first if part.single or end == first + 1 else part.tiles
-        parameters = [each[tiles] for each in parameters]
+        if part.single or end == first + 1:
+            parameters = [each[first] for each in apart or parameters]
+        else:
+            parameters = [each[part.tiles] for each in parameters]
     return list(zip(parameters[::2], parameters[1::2], strict=True))
 
 
@@ -171,11 +175,10 @@ def _taken(piece: Piece, common: CommonRows, rows: Sequence[Tensor], out: Tensor
 
 
 def _backward(
-    piece: Piece, kept: _Kept, grad: Tensor, h: Tensor, maps: Sequence[Tensor], wants_h: bool
+    piece: Piece, kept: _Kept, grad: Tensor, h: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], wants_h: bool
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the gradients of a piece by its rows of H, and by the maps, of the gradient by its graphs' rows."""
     # Written with differentiable operations, as all gradients of products are.
-    pairs = _of(maps, piece.part)
     last = len(pairs) - 1
     rows = _read(piece, kept, h, pairs) if torch.is_grad_enabled() else kept.rows
     by_maps: list[Tensor] = []
@@ -200,9 +203,12 @@ def _backward(
 
 
 def _shut(grad: Tensor, out: Tensor) -> Tensor:
-    """Return 0 where the relu is shut."""
-    found: Tensor = torch.ops.aten.threshold_backward(grad, out, 0)
-    return found
+    """Return 0 where the relu is shut, in the memory of the gradient, which is nobody else's."""
+    if torch.is_grad_enabled():
+        found: Tensor = torch.ops.aten.threshold_backward(grad, out, 0)
+        return found
+    torch.ops.aten.threshold_backward.grad_input(grad, out, 0, grad_input=grad)
+    return grad
 
 
 def _read(piece: Piece, kept: _Kept, h: Tensor, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
@@ -246,8 +252,10 @@ class _PooledRelu(torch.autograd.Function):
         wants_h = ctx.needs_input_grad[3]
         by_h: list[Tensor] = []
         by_maps: list[list[Tensor]] = [[] for _ in maps]
+        apart = [each.unbind() for each in maps] if maps[0].ndim == 3 else None
         for number, piece in enumerate(ctx.pieces):
-            grad, found = _backward(piece, ctx.kept(number), grads[0][piece.part.graphs], h, maps, wants_h)
+            pairs = _of(maps, piece.part, apart)
+            grad, found = _backward(piece, ctx.kept(number), grads[0][piece.part.graphs], h, pairs, wants_h)
             by_h += [grad, grad.new_zeros(piece.spare, grad.shape[1])] if wants_h else []
             for all_of, one in zip(by_maps, found, strict=True):
                 all_of.append(one)
@@ -262,6 +270,8 @@ class _PooledRelu(torch.autograd.Function):
 def _of_tiles(parts: Sequence[Part], each: Sequence[Tensor], shape: torch.Size) -> Tensor:
     """Return the gradient of each tile, of those by the parts' clients; a single client's first tile has all of it."""
     found = []
+    if all(part.tiles.stop - part.tiles.start == 1 for part in parts):
+        return torch.stack([mine.view(shape) for mine in each])
     for part, mine in zip(parts, each, strict=True):
         by_tile = mine.view(-1, *shape)
         spare = part.tiles.stop - part.tiles.start - len(by_tile)
