@@ -168,7 +168,10 @@ class Perceptron(Part):
         """Return (rows, last width)."""
         *before, last = self.layers
         for layer in before:
-            h = dropout(layer(graph, h, generator), self.dropout, generator).relu()
+            if isinstance(generator, Streams):
+                h = affine(h, layer.weight, layer.bias, None, activation(self.dropout, generator))
+            else:
+                h = dropout(layer(graph, h, generator), self.dropout, generator).relu()
         out: Tensor = last(graph, h, generator)
         return out
 

@@ -168,10 +168,10 @@ def _forward_common(pieces: Sequence[Piece], common: CommonRows, maps: Sequence[
     return [*rows, *(add_bias_(own.matmul(seen), bias).relu_() for own in common.operators(pieces))]
 
 
-def _taken(piece: Piece, common: CommonRows, rows: Sequence[Tensor], out: Tensor) -> _Kept:
+def _taken(piece: Piece, common: CommonRows, h: Tensor, rows: Sequence[Tensor], out: Tensor) -> _Kept:
     """Return what a piece's gradient needs, of what was made of the common rows."""
     place = common.place[piece.read]
-    return _Kept([*(each.index_select(0, place) for each in rows), out], None)
+    return _Kept([h[piece.read], *(each.index_select(0, place) for each in rows), out], None)
 
 
 def _backward(
@@ -242,8 +242,8 @@ class _PooledRelu(torch.autograd.Function):
             found = [each.rows[-1] for each in kept]
         else:
             rows = _forward_common(pieces, common, maps)
-            rows, found = rows[: len(maps) // 2], rows[len(maps) // 2 :]
-            ctx.kept = lambda number: _taken(pieces[number], common, rows, found[number])
+            rows, found = rows[1 : len(maps) // 2], rows[len(maps) // 2 :]
+            ctx.kept = lambda number: _taken(pieces[number], common, h, rows, found[number])
         return torch.cat([piece.pool.matmul(out) for piece, out in zip(pieces, found, strict=True)])
 
     @staticmethod
