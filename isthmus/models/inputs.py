@@ -212,7 +212,7 @@ class GraphInput:
         found = self._built.get(("distinct", name), (None, None))[1]
         if not isinstance(found, DistinctRows):
             return None
-        return cast(CommonRows, self.once(("common", name), found, found.common))
+        return cast(CommonRows, self.once(f"common {name}", found, found.common))
 
     def tell_distinct(self, name: str, find: Callable[[], DistinctRows | None]) -> None:
         """Say how the distinct rows of S X are found, with an operator S and these features X; done when asked for."""

@@ -332,6 +332,13 @@ class LayerStack(GNN):
         drawn = bool(self.norms) or (self.dropout > 0 and generator is not None)
         return drawn or len(self.layers) == 1 or not _gives_rows(self.layers[1])
 
+    def pools_in_parts(self, graph: GraphInput, streams: Streams) -> bool:
+        """Whether sums over graphs are made of both layers part by part, which is one recorded step."""
+        if not self._pairs_rows or not vars(type(self.layers[1])).get("pools_in_one_step", False):
+            return False
+        alike = self._alike(graph, graph.x, streams)
+        return alike is not None or (self.dropout > 0 and self._narrow_sums(graph) is not None)
+
     @property
     def is_chain(self) -> bool:
         """Whether every layer is one recorded step, of many clients at once, and nothing comes between."""

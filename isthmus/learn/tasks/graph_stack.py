@@ -117,6 +117,12 @@ class GraphStack(BatchStack):
         assert batch.items is not None
         return batch.items.sums(each) / batch.items.sums(known)
 
+    def is_chain(self, model: nn.Module, batch: StackedBatch, streams: Streams) -> bool:
+        """Whether the loss is one step, and the model says that its scores are steps too."""
+        if not isinstance(batch.target, Examples) or not isinstance(model, Model):
+            return False
+        return model.pools_as_chain(batch.graph, streams)
+
     # ---- evaluation
 
     def evaluate(self, model: nn.Module, splits: tuple[str, ...], stacked: bool) -> list[Evaluated]:

@@ -6,7 +6,7 @@ With features of edges it is GINE: Hu et al. (2020), "Strategies for pre-trainin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +80,9 @@ class GINLayer(_GINPart):
     The sum runs over H W_1, which is the same and takes sparse features as they are. With `mlp_norm`, what the relu
     takes and what the layer gives are normalised.
     """
+
+    # What `pooled` does of pieces; a subclass may do otherwise.
+    pools_in_one_step: ClassVar[bool] = True
 
     def __init__(self, in_dim: int, hidden: int, out_dim: int, train_eps: bool = False, mlp_norm: bool = False) -> None:
         super().__init__()

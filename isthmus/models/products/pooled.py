@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from isthmus.models.products.affine import add_bias_, affine, are_alike, bias_gradient, dense_gradients, dense_product
+from isthmus.models.products.chain import stepped
 from isthmus.models.products.sparse import Pattern, SparseMatrix
 
 # Makes hidden rows of some nodes in place, as `Activate` does of all; the slice says which nodes they are.
@@ -111,8 +112,7 @@ def pooled_relu(
     """
     if activate is not None or h.requires_grad or not all(map(are_alike, maps[::2])):
         common = None
-    out: Tensor = _PooledRelu.apply(pieces, activate, common, h, *maps)  # type: ignore[no-untyped-call]
-    return out
+    return stepped(_PooledRelu, pieces, activate, common, h, *maps)
 
 
 def _of(
@@ -158,14 +158,13 @@ def _forward(piece: Piece, h: Tensor, maps: Sequence[Tensor], activate: Activate
     return _Kept(rows, slope)
 
 
-def _forward_common(pieces: Sequence[Piece], common: CommonRows, maps: Sequence[Tensor]) -> list[Tensor]:
-    """Return what each map reads of the common rows, and then what the layer gives of each piece."""
-    *before, (weight, bias) = zip((each[0] for each in maps[::2]), (each[0] for each in maps[1::2]), strict=True)
+def _made_common(common: CommonRows, maps: Sequence[Tensor]) -> list[Tensor]:
+    """Return the common rows, what each map before makes of them, and what the last weight does."""
+    one = [each[0] for each in maps]
     rows = [common.rows]
-    for earlier, its_bias in before:
+    for earlier, its_bias in zip(one[:-2:2], one[1:-2:2], strict=True):
         rows.append(add_bias_(dense_product(rows[-1], earlier), its_bias).relu_())
-    seen = dense_product(rows[-1], weight)
-    return [*rows, *(add_bias_(own.matmul(seen), bias).relu_() for own in common.operators(pieces))]
+    return [*rows, dense_product(rows[-1], one[-2])]
 
 
 def _taken(piece: Piece, common: CommonRows, h: Tensor, rows: Sequence[Tensor], out: Tensor) -> _Kept:
@@ -236,15 +235,20 @@ class _PooledRelu(torch.autograd.Function):
     ) -> Tensor:
         ctx.pieces = pieces
         ctx.save_for_backward(h, *maps)
+        pooled = []
         if common is None:
-            kept = [_forward(piece, h, maps, activate) for piece in pieces]
-            ctx.kept = lambda number: kept[number]
-            found = [each.rows[-1] for each in kept]
+            kept = []
+            for piece in pieces:
+                kept.append(_forward(piece, h, maps, activate))
+                pooled.append(piece.pool.matmul(kept[-1].rows[-1]))  # as long as they are in the cache
+            ctx.kept = kept.__getitem__
         else:
-            rows = _forward_common(pieces, common, maps)
-            rows, found = rows[1 : len(maps) // 2], rows[len(maps) // 2 :]
+            (_, *rows, seen), found = _made_common(common, maps), []
+            for piece, own in zip(pieces, common.operators(pieces), strict=True):
+                found.append(add_bias_(own.matmul(seen), maps[-1][0]).relu_())
+                pooled.append(piece.pool.matmul(found[-1]))
             ctx.kept = lambda number: _taken(pieces[number], common, h, rows, found[number])
-        return torch.cat([piece.pool.matmul(out) for piece, out in zip(pieces, found, strict=True)])
+        return torch.cat(pooled)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
