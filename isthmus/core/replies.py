@@ -224,8 +224,13 @@ class Stack:
     # Checks, sizes and folds all look at the first one's.
     _outlines: dict[int, Record] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    @cached_property
+    def leaves(self) -> dict[str, Any]:
+        """The record's leaves by their path, which is not to be changed."""
+        return leaves(self.record)
+
     def __post_init__(self) -> None:
-        for path, leaf in leaves(self.record).items():
+        for path, leaf in self.leaves.items():
             if isinstance(leaf, Stacked | Each) and len(leaf) != len(self.clients):
                 raise ValueError(f"{type(self.record).__name__}{path} holds {len(leaf)} of {len(self.clients)} clients")
 
@@ -251,8 +256,8 @@ class Stack:
         return self._outlines[position]
 
     def _taken(self, position: int, take: Callable[[Stacked], Tensor]) -> Record:
-        found = leaves(self.record)
-        for path, leaf in found.items():
+        found = dict(self.leaves)
+        for path, leaf in self.leaves.items():
             if isinstance(leaf, Stacked | Each):
                 found[path] = take(leaf) if isinstance(leaf, Stacked) else leaf.values[position]
         return with_leaves(self.record, found)
@@ -268,7 +273,7 @@ class Stack:
     def finite(self) -> Tensor:
         """Return for each client whether all numbers of its reply are finite, (clients,)."""
         sound = torch.ones(len(self), dtype=torch.bool)
-        found = leaves(self.record)
+        found = self.leaves
         if non_finite_leaf(found):  # in what is the same for all
             return ~sound
         for leaf in found.values():
@@ -282,7 +287,7 @@ class Stack:
         """Return what `encoded_size` would say of each reply."""
         size = encoded_size(self.outline())
         sizes = [size] * len(self)
-        for leaf in leaves(self.record).values():
+        for leaf in self.leaves.values():
             if isinstance(leaf, Each):
                 known = {repr(value): value for value in leaf.values}  # 1, 1.0 and True are not as long
                 length = {text: scalar_size(value) for text, value in known.items()}
