@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from isthmus import __version__
-from isthmus.config.build import name_of
+from isthmus.config.build import name_of, stated
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, own_model
+from isthmus.core.exposure import exposure
 from isthmus.core.federation import ExchangeReport, Federation, InitialModel, Runtime
 from isthmus.core.guards.line import GuardLine
 from isthmus.core.outside import replace_file
@@ -27,12 +28,21 @@ from isthmus.learn.graph_client import Scores, weighted
 from isthmus.learn.optimizers import load_params
 from isthmus.report.summary import last_measured, run_table, score_of
 from isthmus.runs.folder import Checkpoints, Journal, RunFolder
+from isthmus.runs.pages import write_page
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-LISTS = ("event", "time", "metrics", "cohort", "missing", "unscored")  # of a round's event: no columns of a table
+LISTS = (
+    "event",
+    "time",
+    "metrics",
+    "spread",
+    "cohort",
+    "missing",
+    "unscored",
+)  # of a round's event: no columns of a table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +195,16 @@ class Life(ABC):
 
     def introduce(self, **facts: Any) -> None:
         """Write what a journal begins with."""
-        self.journal.write("course", version=__version__, **facts, course=course_to_dict(self.course))
+        told = {"course": course_to_dict(self.course), "chosen": stated(self.course), "exposure": self._exposure()}
+        self.journal.write("course", version=__version__, **facts, **told)
+
+    def _exposure(self) -> list[dict[str, Any]]:
+        """Return who sees what, as plain values."""
+        return [
+            {"request": each.request, "sent": list(each.sent), "reply": each.reply, "answered": list(each.answered),
+             "server_sees": each.server_sees, "down": each.wire_down, "up": each.wire_up}
+            for each in exposure(type(self.course.algorithm), self.course.guards)
+        ]  # fmt: skip
 
     def note(self, text: str, **facts: Any) -> None:
         """Take down what readers of the results should know."""
@@ -272,6 +291,7 @@ class Life(ABC):
             title = name_of(type(self.course.algorithm))
             table = run_table({title: self.journal.events}, self.course.task.metrics[0])
             replace_file(self.folder.report, table.markdown().encode())
+            write_page(self.folder, list(self.journal.events))
 
 
 def _facts(outcome: Outcome, client: str | None) -> dict[str, str]:

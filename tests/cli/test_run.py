@@ -25,7 +25,7 @@ def test_run_prints_a_table_and_the_run_folder(tmp_path: Path) -> None:
     assert "client-4" in done.stdout and "whole graph" in done.stdout
     assert done.stdout.strip().endswith("run folder: mine")
     names = {path.name for path in (tmp_path / "mine").iterdir()}
-    assert names == {"course.yaml", "journal.jsonl", "checkpoint.isth", "model.safetensors", "report.md"}
+    assert names == {"course.yaml", "journal.jsonl", "checkpoint.isth", "model.safetensors", "report.html", "report.md"}
     assert "Traceback" not in done.stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -84,12 +85,14 @@ def present(x: Tensor) -> Tensor:
     return there
 
 
-def moved_rows(before: Tensor, after: Tensor) -> Tensor:
-    """Return which rows are no multiples of what they were, (rows,)."""
+def moved_rows(before: Tensor, after: Tensor, error: float = 0.0) -> Tensor:
+    """Return which rows are no multiples of what they were but for an error of each number, (rows,)."""
     factor = (before * after).sum(dim=1) / before.square().sum(dim=1).clamp_min(1e-30)
     left = (after - factor.unsqueeze(1) * before).norm(dim=1) / after.norm(dim=1).clamp_min(1e-30)
-    threshold = ROUNDING if bool((left <= ROUNDING).any()) else float(_parting(left.log()).exp())
-    return torch.gt(left, threshold)
+    rounding = ROUNDING + 2.0 * error * math.sqrt(before.shape[1]) / after.norm(dim=1).clamp_min(1e-30)
+    if not bool((left <= rounding).any()):
+        return torch.gt(left, float(_parting(left.log()).exp()))
+    return torch.gt(left, rounding)
 
 
 def _parting(values: Tensor) -> Tensor:

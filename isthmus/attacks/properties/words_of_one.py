@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -60,7 +61,7 @@ class WordsOfOne(Naming):
         for message in _sums(seen):
             cohort = torch.zeros(len(places), dtype=torch.bool)
             cohort[[places[client] for client in message.clients]] = True
-            tests.append((cohort, _moved(message, known)))
+            tests.append((cohort, _moved(message, known, _error(seen.course, len(message.clients)))))
         if not tests:
             raise NothingSeen("no sum of what clients made of a model is seen")
         alone = decoded(torch.stack([cohort for cohort, _ in tests]), torch.stack([moved for _, moved in tests]))
@@ -88,10 +89,16 @@ def _sums(seen: Seen) -> Iterator[Message]:
         yield from singles or messages
 
 
-def _moved(message: Message, number: int) -> Tensor:
+def _error(course: Course, number: int) -> float:
+    """Return what rounding adds to each number of a sum over so many, as a rule: each adds a little, up or down."""
+    bound = max((guard.mean_error(number) for guard in course.guards), default=0.0)
+    return bound / math.sqrt(3.0 * number)
+
+
+def _moved(message: Message, number: int, error: float) -> Tensor:
     sent, back = message.request.params, message.reply.params  # type: ignore[attr-defined]
     name = at_the_input(back, number)
-    return moved_rows(by_feature(sent[name], number), by_feature(back[name], number))
+    return moved_rows(by_feature(sent[name], number), by_feature(back[name], number), error)
 
 
 def decoded(cohorts: Tensor, moved: Tensor) -> Tensor:

@@ -186,9 +186,18 @@ class Guard:
         return False
 
     @property
+    def changes_every_number(self) -> bool:
+        """Whether each client's reply, as it leaves, differs from what was sent at every number, as under noise."""
+        return False
+
+    @property
     def sums_scores(self) -> bool:
         """Whether it adds up how the clients' models do as well: then nobody is told how a single one does."""
         return False
+
+    def mean_error(self, num_clients: int) -> float:
+        """Return how far each number of a mean over so many clients may be off by how it is added up."""
+        return 0.0
 
     @property
     def private_steps(self) -> PrivateSteps | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -105,6 +106,17 @@ def test_rows_are_multiples_of_what_they_were_or_were_moved() -> None:
     after = 0.97 * before
     after[2] += 0.01 * torch.randn(4, generator=draw)
     assert moved_rows(before, after).tolist() == [False, False, True, False, False, False]
+
+
+def test_rows_that_a_sum_rounded_were_not_moved() -> None:
+    draw, unit = torch.Generator().manual_seed(0), 2.0**-16
+    before = torch.rand(40, 16, generator=draw).double()
+    after = 0.97 * before
+    after[:10] += 0.01 * torch.randn(10, 16, generator=draw).double()
+    after[:-1] += unit * (torch.rand(39, 16, generator=draw).double() - 0.5)  # one comes out as it was
+    error = unit / math.sqrt(12.0)
+    assert moved_rows(before, after, error).tolist() == [True] * 10 + [False] * 30
+    assert moved_rows(before, after).tolist() == [True] * 39 + [False]
 
 
 def test_where_all_rows_are_noisy_they_are_parted_by_size() -> None:
