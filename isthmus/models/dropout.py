@@ -16,6 +16,9 @@ from isthmus.models.products.sparse import SparseMatrix
 
 # ---- the random streams of many clients
 
+# Bytes of what was drawn ahead that are kept for streams which begin in the same way.
+KEPT_BYTES = 4 * 2**20
+
 # Rows of a client, on average, from which nothing is gained by drawing for several steps at once.
 FEW_ROWS = 256
 
@@ -36,6 +39,7 @@ class Streams:
                  sees each run as a client, with weights that are the same for all runs of a client
         items:   the same streams for what is made of nodes, graphs or pairs, whose rows are others; None for none
         repeats: how often a draw comes again before there is another: so many are drawn at once
+        kept:    what streams that begin as these do drew ahead, by width and bits; these put theirs there too
     """
 
     def __init__(
@@ -47,13 +51,15 @@ class Streams:
         order: Callable[[], Tensor] | None = None,
         tiles: Sequence[int] | None = None,
         repeats: int = 1,
+        kept: dict[tuple[int, int], Tensor] | None = None,
     ) -> None:
         self._start = start
         self._slots: dict[tuple[int, int], tuple[Tensor, list[Tensor]]] = {}
         self._drawn: tuple[tuple[int, int], Iterator[Tensor]] | None = None
-        self.repeats = repeats
+        self.repeats, self.kept = repeats, {} if kept is None else kept
         self.sizes, self.rows, self.entries, self.order = sizes, rows, entries, order
         self.tiles = tiles
+        self._unread: list[int] = []  # words of each client's stream that were taken from `kept`
         self.items: Streams | None = None
 
     def __len__(self) -> int:
@@ -92,24 +98,35 @@ class Streams:
     def _next_words(self, width: int, bits: int) -> Tensor:
         """Return the next of words that are drawn for all repetitions at once."""
         if self._drawn is None or self._drawn[0] != (width, bits):
-            self._drawn = ((width, bits), self._repeated(width * bits // 64))
+            self._drawn = ((width, bits), self._repeated(width, bits))
         return next(self._drawn[1])
 
-    def _repeated(self, words: int) -> Iterator[Tensor]:
+    def _repeated(self, width: int, bits: int) -> Iterator[Tensor]:
         sizes = torch.tensor(self.sizes)
         ends = self.repeats * sizes.cumsum(0)
         number = torch.arange(self.rows).expand(len(self), -1)
         inside = number < sizes.unsqueeze(1)  # (clients, rows)
         begins = torch.where(inside, number + (ends - self.repeats * sizes).unsqueeze(1), 0).flatten()
         further = torch.where(inside, sizes.unsqueeze(1), 0).flatten()
-        drawn = torch.empty(int(ends[-1]), words, dtype=torch.int64)
-        parts = torch.split(drawn, [self.repeats * size for size in self.sizes])
         while True:
-            self._fill(parts)
+            drawn = self._drawn_ahead(width, bits)
             place = begins.clone()
             for _ in range(self.repeats):
                 yield drawn.index_select(0, place).view(len(self), -1)
                 place += further
+
+    def _drawn_ahead(self, width: int, bits: int) -> Tensor:
+        """Return words for all rows of all repetitions, client after client, not to be changed."""
+        number, words = [self.repeats * size for size in self.sizes], width * bits // 64
+        begins = "generators" not in self.__dict__ and not self._unread  # nothing was drawn yet
+        if begins and (width, bits) in self.kept:
+            self._unread = [size * words for size in number]
+            return self.kept[width, bits]
+        drawn = torch.empty(sum(number), words, dtype=torch.int64)
+        self._fill(torch.split(drawn, number))
+        if begins and drawn.nbytes <= KEPT_BYTES:
+            self.kept[width, bits] = drawn
+        return drawn
 
     @cached_property
     def _owner(self) -> Tensor | None:
@@ -141,6 +158,9 @@ class Streams:
         return drawn
 
     def _fill(self, parts: Sequence[Tensor]) -> None:
+        if self._unread:
+            unread, self._unread = self._unread, []
+            self._fill([torch.empty(number, dtype=torch.int64) for number in unread])
         for part, generator in zip(parts, self.generators, strict=True):
             part.random_(-(2**63), None, generator=generator)
 

@@ -55,6 +55,36 @@ def test_masks_that_are_drawn_for_several_steps_at_once_are_those_of_step_after_
             assert torch.equal(found[:size], dropout(torch.ones(size, 16), 0.5, generator))
 
 
+@pytest.mark.parametrize("then", [16, 24], ids=["the same", "another width"])
+def test_streams_that_begin_alike_have_what_the_others_drew_and_go_on_after_it(then: int) -> None:
+    kept: dict[tuple[int, int], Tensor] = {}
+    rows = max(SIZES)
+    for number in range(2):
+        generators, starts = [alone(k) for k in range(len(SIZES))], []
+
+        def start() -> list[torch.Generator]:
+            starts.append(number)  # noqa: B023
+            return [alone(k) for k in range(len(SIZES))]
+
+        ahead = Streams(start, SIZES, rows, (), repeats=2, kept=kept)
+        for step, width in enumerate([16, 16, then, 16]):
+            out = dropout(torch.ones(len(SIZES) * rows, width), 0.5, ahead).view(len(SIZES), rows, width)
+            assert len(starts) == (step > 1 or number == 0)  # the second ones have drawn nothing in the first two steps
+            if then != 16 and step > 2:
+                break  # what was drawn ahead for other widths comes in another order
+            for found, size, generator in zip(out, SIZES, generators, strict=True):
+                assert torch.equal(found[:size], dropout(torch.ones(size, width), 0.5, generator))
+        assert list(kept) == [(16, 8)]
+
+
+def test_much_that_was_drawn_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isthmus.models.dropout.KEPT_BYTES", 8 * 2 * 2 * sum(SIZES) - 1)
+    kept: dict[tuple[int, int], Tensor] = {}
+    ahead = Streams(lambda: [alone(k) for k in range(len(SIZES))], SIZES, max(SIZES), (), repeats=2, kept=kept)
+    dropout(torch.ones(len(SIZES) * max(SIZES), 16), 0.5, ahead)
+    assert not kept
+
+
 def test_calls_of_different_widths_and_rates_share_each_clients_stream() -> None:
     together, generators = streams(), [alone(k) for k in range(len(SIZES))]
     calls = [(5, 0.5), (3, 0.3), (5, 0.5), (5, 0.3), (16, 1 / 1024), (5, 0.5), (3, 0.3)]

@@ -188,6 +188,11 @@ class StackedFeatures:
         each = csr_matrix(tuple(part.cpu().numpy() for part in parts), turned.shape, copy=False)[firsts.cpu().numpy()]
         return AlikeFeatures(self.matrix, self._of_scipy(sums), self._of_scipy(each))
 
+    @cached_property
+    def beyond(self) -> AlikeFeatures:
+        """The features for rows of `compact` that are told from what all have in common."""
+        return AlikeFeatures(self.matrix, self.compact, self.compact.t())
+
     def _of_scipy(self, matrix: Any) -> SparseMatrix:
         device = self.matrix.values.device
         parts = (torch.from_numpy(part).to(device) for part in (matrix.indptr, matrix.indices, matrix.data))
@@ -580,8 +585,13 @@ def compact_sum(terms: Sequence[tuple[float, Stacked | Tensor]], features: Stack
     rests = [*((factor, each.rest) for factor, each in held), *last]
     rest = combined(rests) if rests else (spans or alike)[0][1].new_zeros(total.shape)
     if not spans and not alike:
-        rows = [(factor, each.index_select(0, features.feature)) for factor, each in last]
-        return CompactStack(combined([*((factor, each.values) for factor, each in held), *rows]), rest, features)
+        if shared is None:
+            return CompactStack(combined([(factor, each.values) for factor, each in held]), rest, features)
+        values = shared.index_select(0, features.feature)
+        if held:
+            alone = len(held) == 1 and held[0][0] == 1.0  # which needs no copy
+            values.add_(held[0][1].values if alone else combined([(factor, each.values) for factor, each in held]))
+        return CompactStack(values, rest, features)
     # What is small is added up before.
     if spans:
         values = features.spread(combined(spans), shared)
