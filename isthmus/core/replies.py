@@ -248,6 +248,11 @@ class StackedParams:
         """Tensors with the shapes and types of one client's, but no numbers."""
         return {name: each.outline() for name, each in self.each.items()}
 
+    @cached_property
+    def bounds(self) -> dict[str, list[float]]:
+        """What no number of each client exceeds in magnitude, or more, or NaN, by name."""
+        return {name: each.bound().tolist() for name, each in self.each.items()}
+
     def members(self) -> list[MemberParams]:
         """Return each client's parameters."""
         made = [MemberParams(self, position) for position in range(self.size)]
@@ -295,6 +300,17 @@ class MemberParams(LazyParams):
     def fits(self) -> set[Any]:
         """Return the annotations that all clients' parameters of the stack are known to fit."""
         return set() if self.stack is None else self.stack.fits
+
+    def within(self, limit_of: Callable[[str], float]) -> bool:
+        """Whether the stack's bounds say so; what somebody has looked at may have been changed."""
+        if self.stack is None or dict.__len__(self):
+            return False
+        each = self.stack.each
+        return all(
+            bounds[self.position] <= min(limit_of(name), torch.finfo(each[name].dtype).max)
+            for name, bounds in self.stack.bounds.items()
+            if each[name].dtype.is_floating_point
+        )
 
     def plain(self) -> dict[str, Tensor]:
         """Return the tensors; the stack stays as it is."""
@@ -463,6 +479,20 @@ def gathered(clients: tuple[str, ...], replies: Sequence[Record]) -> Stack | Non
     except _Apart:
         return None
     return Stack(clients, joined) if any(isinstance(leaf, Stacked) for leaf in leaves(joined).values()) else None
+
+
+def whole_stacks(replies: Mapping[str, Record]) -> Iterator[Stack]:
+    """Yield those of the replies as one that hold a stack's parts, where all of its clients are among them."""
+    places: dict[StackedParams, list[tuple[int, str]]] = {}
+    for client, reply in replies.items():
+        members = [part for part in fields_of(reply).values() if isinstance(part, MemberParams)]
+        if members and members[0].stack is not None:
+            places.setdefault(members[0].stack, []).append((members[0].position, client))
+    for stack, found in places.items():
+        clients = tuple(client for _, client in sorted(found))
+        joined = gathered(clients, [replies[client] for client in clients]) if len(clients) == stack.size else None
+        if joined is not None:
+            yield joined
 
 
 class _Apart(Exception):

@@ -364,8 +364,8 @@ class FedGL(Algorithm[FedGLState]):
         output, embeddings = fitted.observed
         views = zip(_apart(output.softmax(dim=1), data), _apart(embeddings, data), strict=True)
         return [
-            LocalView(fitted.member(k), float(client.num_nodes), View(*view))
-            for k, (client, view) in enumerate(zip(clients, views, strict=True))
+            LocalView(mine.params, float(client.num_nodes), View(*view))
+            for mine, client, view in zip(fitted.members(), clients, views, strict=True)
         ]
 
     def guided(self, prepared: PreparedNodes, guidance: Guidance) -> tuple[PreparedNodes, Loss | None]:
