@@ -53,6 +53,8 @@ def judged(
         limit_of = _limit_of(request, reply, known, limits)
         found = leaves(_looked_at(reply, limit_of), name)
         _check_integers(found)
+        if _within(found, limit_of):
+            return reply
         place = non_finite_leaf(found)
         odd = place or _too_large(found, limit_of)
     except Exception as error:  # a check that stumbles over a reply has found something wrong with it
@@ -145,6 +147,12 @@ def _numbers_fit(stack: Stack, limit_of: Callable[[str], float]) -> Tensor:
         elif _size(leaf) > limit or math.isnan(_size(leaf)):  # the same for all
             return ~fit
     return fit
+
+
+def _within(found: Mapping[str, Any], limit_of: Callable[[str], float]) -> bool:
+    """Whether all numbers are finite and no larger than they may be, in one pass; otherwise it is told where not."""
+    sizes = ((place, _size(leaf)) for place, leaf in found.items())
+    return all(math.isfinite(size) and size <= limit_of(place) for place, size in sizes)
 
 
 def _too_large(found: Mapping[str, Any], limit_of: Callable[[str], float]) -> str:
