@@ -80,18 +80,36 @@ class Stacked(ABC):
         return total
 
 
+class SummedOnce(Stacked):
+    """A stack that may be a part of several sums, each of which asks for the same weighted sum of it."""
+
+    _sum: tuple[Tensor, Tensor] | None = None  # the last weights, and what came of them
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum."""
+        return self.added_up(weights).clone()
+
+    def added_up(self, weights: Tensor) -> Tensor:
+        """Return the same, made once."""
+        if self._sum is None or not torch.equal(self._sum[0], weights):
+            self._sum = (weights, self._added(weights))
+        return self._sum[1]
+
+    @abstractmethod
+    def _added(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum, in double precision and on the CPU."""
+
+
 # Numbers of each row that are made double at a time where rows are added up.
 CACHED_WIDTH = 1 << 14
 
 
-class StackedTensor(Stacked):
+class StackedTensor(SummedOnce):
     """The plain way: one tensor with a row for each client, (clients, ...); a row may stand for many (stride 0)."""
 
     def __init__(self, values: Tensor) -> None:
         super().__init__(values.shape[1:], values.dtype, len(values))
         self.values = values
-        # A tensor may be a part of several sums, each of which asks for the same.
-        self._sum: tuple[Tensor, Tensor] | None = None
 
     def member(self, position: int) -> Tensor:
         """Return one client's tensor, a view."""
@@ -114,16 +132,6 @@ class StackedTensor(Stacked):
         rows = self.values.reshape(len(self), -1)
         # Two passes: the kernel that finds both in one goes number by number, five times as slowly.
         return torch.maximum(-rows.amin(dim=1), rows.amax(dim=1)).cpu().double()
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum."""
-        return self.added_up(weights).clone()
-
-    def added_up(self, weights: Tensor) -> Tensor:
-        """Return the same, made once."""
-        if self._sum is None or not torch.equal(self._sum[0], weights):
-            self._sum = (weights, self._added(weights))
-        return self._sum[1]
 
     def _added(self, weights: Tensor) -> Tensor:
         if not bool(weights.any()):

@@ -302,7 +302,8 @@ class BeyondRows(Held):
         used = len(features.used)
         rows = self.anchor.new_empty(used + number, width)
         begun = start.index_select(0, features.feature) if isinstance(start, Tensor) else features.gathered(start)
-        torch.sub(begun, self.anchor.index_select(0, features.feature), out=rows[:used])
+        torch.index_select(self.anchor, 0, features.feature, out=rows[:used])
+        torch.sub(begun, rows[:used], out=rows[:used])
         torch.sub(rest_of(start), self.anchor, out=rows[used:])
         return rows
 

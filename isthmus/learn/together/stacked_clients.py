@@ -66,7 +66,7 @@ from isthmus.learn.together.stacked_features import (
     starts_of,
     term_of,
 )
-from isthmus.models.dropout import Streams
+from isthmus.models.dropout import Ahead, Streams
 from isthmus.models.model import Model
 from isthmus.models.products.chain import chained
 from isthmus.models.products.sparse import SparseMatrix
@@ -346,7 +346,7 @@ class GraphCohort:
         self._part: GraphCohort | None = None
         self._other_data: tuple[list[Any], Any] | None = None
         self._other_features: tuple[Any, StackedFeatures | None] | None = None
-        self._ahead: tuple[object, dict[tuple[int, int], Tensor]] = (None, {})
+        self._ahead = Ahead()
 
     def __iter__(self) -> Iterator[GraphClient]:
         return iter(self.clients)
@@ -684,10 +684,8 @@ class GraphCohort:
             return [client.generator(purpose) for client in self.clients]
 
         # A handler that trains twice draws the same twice.
-        drawn = (self.clients[0].position, purpose, repeats, data.sizes)
-        if self._ahead[0] != drawn:
-            self._ahead = (drawn, {})
-        return Streams(begun, data.sizes, data.rows, data.entries, repeats=repeats, kept=self._ahead[1])
+        ahead = self._ahead.begin((self.clients[0].position, purpose, repeats, data.sizes))
+        return Streams(begun, data.sizes, data.rows, data.entries, repeats=repeats, ahead=ahead)
 
     # ---- evaluation
 
