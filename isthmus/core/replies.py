@@ -80,6 +80,26 @@ class Stacked(ABC):
         return total
 
 
+class SummedOnce(Stacked):
+    """A stack that may be a part of several sums, each of which asks for the same weighted sum of it."""
+
+    _sum: tuple[Tensor, Tensor] | None = None  # the last weights, and what came of them
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum."""
+        return self.added_up(weights).clone()
+
+    def added_up(self, weights: Tensor) -> Tensor:
+        """Return the same, made once."""
+        if self._sum is None or not torch.equal(self._sum[0], weights):
+            self._sum = (weights, self._added(weights))
+        return self._sum[1]
+
+    @abstractmethod
+    def _added(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum, in double precision and on the CPU."""
+
+
 # Numbers of each row that are made double at a time where rows are added up.
 CACHED_WIDTH = 1 << 14
 # Tensors of no more numbers of each client are checked and added up with others: calls would take longer than these.
@@ -128,15 +148,13 @@ def largest_of_rows(rows: Tensor) -> Tensor:
     return torch.maximum(-rows.amin(dim=1), rows.amax(dim=1)).cpu().double()
 
 
-class StackedTensor(Stacked):
+class StackedTensor(SummedOnce):
     """The plain way: one tensor with a row for each client, (clients, ...); a row may stand for many (stride 0)."""
 
     def __init__(self, values: Tensor) -> None:
         super().__init__(values.shape[1:], values.dtype, len(values))
         self.values = values
         self.joined: tuple[Joined, int] | None = None  # what it is checked and added up with, and its place there
-        # A tensor may be a part of several sums, each of which asks for the same.
-        self._sum: tuple[Tensor, Tensor] | None = None
 
     def member(self, position: int) -> Tensor:
         """Return one client's tensor, a view."""
@@ -165,16 +183,6 @@ class StackedTensor(Stacked):
         """Whether it has so few numbers that calls take longer, and nothing to be checked or added up with yet."""
         few = len(self) > 0 and 0 < self.values[0].numel() <= SMALL and self.values.stride(0) != 0
         return few and self.dtype.is_floating_point and self.joined is None
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum."""
-        return self.added_up(weights).clone()
-
-    def added_up(self, weights: Tensor) -> Tensor:
-        """Return the same, made once."""
-        if self._sum is None or not torch.equal(self._sum[0], weights):
-            self._sum = (weights, self._added(weights))
-        return self._sum[1]
 
     def _added(self, weights: Tensor) -> Tensor:
         if self.joined is not None:
@@ -313,6 +321,11 @@ class StackedParams:
         """Tensors with the shapes and types of one client's, but no numbers."""
         return {name: each.outline() for name, each in self.each.items()}
 
+    @cached_property
+    def bounds(self) -> dict[str, list[float]]:
+        """What no number of each client exceeds in magnitude, or more, or NaN, by name."""
+        return {name: each.bound().tolist() for name, each in self.each.items()}
+
     def members(self) -> list[MemberParams]:
         """Return each client's parameters."""
         made = [MemberParams(self, position) for position in range(self.size)]
@@ -360,6 +373,17 @@ class MemberParams(LazyParams):
     def fits(self) -> set[Any]:
         """Return the annotations that all clients' parameters of the stack are known to fit."""
         return set() if self.stack is None else self.stack.fits
+
+    def within(self, limit_of: Callable[[str], float]) -> bool:
+        """Whether the stack's bounds say so; what somebody has looked at may have been changed."""
+        if self.stack is None or dict.__len__(self):
+            return False
+        each = self.stack.each
+        return all(
+            bounds[self.position] <= min(limit_of(name), torch.finfo(each[name].dtype).max)
+            for name, bounds in self.stack.bounds.items()
+            if each[name].dtype.is_floating_point
+        )
 
     def plain(self) -> dict[str, Tensor]:
         """Return the tensors; the stack stays as it is."""
@@ -528,6 +552,20 @@ def gathered(clients: tuple[str, ...], replies: Sequence[Record]) -> Stack | Non
     except _Apart:
         return None
     return Stack(clients, joined) if any(isinstance(leaf, Stacked) for leaf in leaves(joined).values()) else None
+
+
+def whole_stacks(replies: Mapping[str, Record]) -> Iterator[Stack]:
+    """Yield those of the replies as one that hold a stack's parts, where all of its clients are among them."""
+    places: dict[StackedParams, list[tuple[int, str]]] = {}
+    for client, reply in replies.items():
+        members = [part for part in fields_of(reply).values() if isinstance(part, MemberParams)]
+        if members and members[0].stack is not None:
+            places.setdefault(members[0].stack, []).append((members[0].position, client))
+    for stack, found in places.items():
+        clients = tuple(client for _, client in sorted(found))
+        joined = gathered(clients, [replies[client] for client in clients]) if len(clients) == stack.size else None
+        if joined is not None:
+            yield joined
 
 
 class _Apart(Exception):

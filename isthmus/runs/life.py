@@ -26,12 +26,18 @@ from isthmus.core.record import Params
 from isthmus.core.training import Callback, Standing, evaluated
 from isthmus.learn.graph_client import Scores, weighted
 from isthmus.learn.optimizers import load_params
+from isthmus.report.drawing import escape
+from isthmus.report.page import table_markup
+from isthmus.report.run_page import run_page
+from isthmus.report.story import story_of
 from isthmus.report.summary import last_measured, run_table, score_of
 from isthmus.runs.folder import Checkpoints, Journal, RunFolder
 from isthmus.runs.pages import write_page
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from isthmus.report.charts import Chart
 
 
 LISTS = (
@@ -126,6 +132,34 @@ class Result(Outcome):
         rows = [{**{k: v for k, v in e.items() if k not in LISTS}, **e["metrics"]} for e in rounds]
         return pd.DataFrame(rows)
 
+    def plot(self, *metrics: str, **others: Result) -> Chart:
+        """Return a chart of metrics over the rounds, `val/` and the course's own unless said, with `others` by title.
+
+        It is Altair's, which notebooks show, and which can be saved: `result.plot("val/loss").save("loss.html")`.
+        """
+        from isthmus.report.curves import plotted
+
+        runs = {self._title: self.events, **{title: other.events for title, other in others.items()}}
+        return plotted(runs, metrics or (f"val/{self.course.stopping.metric}",))
+
+    def report(self, path: str | Path | None = None) -> str:
+        """Return the page of the run, one file that needs nothing else; with a path, write it there too."""
+        events = list(self.events)
+        page = run_page(story_of(self._title, events), events)
+        if path is not None:
+            replace_file(Path(path), page.encode())
+        return page
+
+    @property
+    def _title(self) -> str:
+        return name_of(type(self.course.algorithm)) if self.run_dir is None else self.run_dir.resolve().name
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the scores, and what a user should know."""
+        table = run_table({name_of(type(self.course.algorithm)): list(self.events)}, self.course.task.metrics[0])
+        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        return table_markup(table) + (f"<ul>{notes}</ul>" if notes else "")
+
     @property
     def monitors(self) -> dict[str, pd.DataFrame]:
         """What the course's monitors measured last, by name: client x client, or a number for each client."""
@@ -195,10 +229,10 @@ class Life(ABC):
 
     def introduce(self, **facts: Any) -> None:
         """Write what a journal begins with."""
-        told = {"course": course_to_dict(self.course), "chosen": stated(self.course), "exposure": self._exposure()}
+        told = {"course": course_to_dict(self.course), "chosen": stated(self.course), "exposure": self.exposure()}
         self.journal.write("course", version=__version__, **facts, **told)
 
-    def _exposure(self) -> list[dict[str, Any]]:
+    def exposure(self) -> list[dict[str, Any]]:
         """Return who sees what, as plain values."""
         return [
             {"request": each.request, "sent": list(each.sent), "reply": each.reply, "answered": list(each.answered),

@@ -223,15 +223,6 @@ def test_the_first_word_may_be_a_file() -> None:
         split_words(["a=1", "c.yaml"])
 
 
-def test_tensorboard_files_are_written_when_asked_for(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="install it with: pip install 'isthmus[sinks]'")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    assert call("run", "-q", "--out", str(tmp_path / "a"), *QUICK, "sinks=[tensorboard]")[0] == 0
-    found = EventAccumulator(str(tmp_path / "a" / "tensorboard")).Reload()
-    assert [point.step for point in found.Scalars("val/accuracy")] == [1, 2]
-
-
 def test_help_has_examples_and_completion_is_offered(tmp_path: Path) -> None:
     code, text = call("run", "--help")
     assert code == 0 and "isthmus run course.yaml algorithm.name=fedprox" in text

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,7 @@ from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
+from isthmus.models.products.between import EvenRows
 from isthmus.models.products.sparse import Pattern, SparseMatrix, block_diagonal
 
 FUSIONS = ("sum", "mean")
@@ -81,13 +83,26 @@ class Discovery:
     labels: Tensor
     graph: SparseMatrix
 
+    @cached_property
+    def _rows(self) -> EvenRows:
+        return EvenRows(self.graph)
+
+    @cached_property
+    def _ended(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids, rows and labels, each with one more that stands for nodes that no view is about."""
+        zero = self.ids.new_zeros(1)
+        ends = (zero, zero, self.labels.new_full((1,), NO_LABEL))
+        found = zip((self.ids, self.place, self.labels), ends, strict=True)
+        ids, place, labels = (torch.cat(pair) for pair in found)
+        return ids, place, labels
+
     def projected(self, ids: Tensor) -> Guidance:
         """Return what there is for a client with these nodes: rows and columns of others are left out (Fig. 4)."""
         rank = torch.searchsorted(self.ids, ids)  # (client's nodes,)
-        known = (rank < len(self.ids)) & (torch.cat([self.ids, self.ids.new_zeros(1)])[rank] == ids)
-        place = torch.where(known, torch.cat([self.place, self.place.new_zeros(1)])[rank], -1)
-        graph = self.graph.between(place)
-        labels = torch.cat([self.labels, self.labels.new_full((1,), NO_LABEL)])[place]
+        every, places, labels = self._ended
+        known = (rank < len(self.ids)) & (every[rank] == ids)
+        place = torch.where(known, places[rank], -1)
+        graph, labels = self._rows.between(place), labels[place]
         return Guidance(labels.int(), graph.pattern.crow.int(), graph.pattern.col.int(), graph.values)
 
 
@@ -114,11 +129,14 @@ def fuse(
     """
     total = sum(weights)
     fused = torch.zeros(num_nodes, parts[0].shape[1])
-    held = torch.zeros(num_nodes)
     for part, place, weight in zip(parts, places, weights, strict=True):
         fused.index_add_(0, place, part.float(), alpha=weight / total)
+    if not mean:
+        return fused
+    held = torch.zeros(num_nodes)
+    for place, weight in zip(places, weights, strict=True):
         held[place] += weight / total
-    return fused / held.unsqueeze(1) if mean else fused
+    return fused / held.unsqueeze(1)
 
 
 def pseudo_labels(predictions: Tensor, threshold: float) -> Tensor:
@@ -362,10 +380,12 @@ class FedGL(Algorithm[FedGLState]):
             observe=lambda model, data: self._seen(model, data.graph),
         )
         output, embeddings = fitted.observed
-        views = zip(_apart(output.softmax(dim=1), data), _apart(embeddings, data), strict=True)
+        # Classes become rows: along few numbers that lie together it takes several times as long.
+        predictions = output.t().contiguous().softmax(dim=0).t().contiguous()
+        views = zip(_apart(predictions, data), _apart(embeddings, data), strict=True)
         return [
-            LocalView(fitted.member(k), float(client.num_nodes), View(*view))
-            for k, (client, view) in enumerate(zip(clients, views, strict=True))
+            LocalView(mine.params, float(client.num_nodes), View(*view))
+            for mine, client, view in zip(fitted.members(), clients, views, strict=True)
         ]
 
     def guided(self, prepared: PreparedNodes, guidance: Guidance) -> tuple[PreparedNodes, Loss | None]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from isthmus.attacks.attack import CURIOUS_SERVER, Case, Message, Naming, NothingSeen, Seen
-from isthmus.attacks.inputs.layers import at_the_input, by_feature
+from isthmus.attacks.inputs.layers import UPDATES, at_the_input, by_feature, made_of
 from isthmus.attacks.inputs.words import Vocabulary, moved_rows, present
 from isthmus.config.course import Course
 from isthmus.core.errors import refuse
@@ -35,7 +35,7 @@ class WordsOfOne(Naming):
     position: ClassVar[str] = CURIOUS_SERVER
     learns: ClassVar[str] = "which features (words) one client alone holds, and which client that is"
     knows: ClassVar[str] = "how many features there are, and who took part in each round"
-    reads: ClassVar[tuple[str, ...]] = ("params",)
+    reads: ClassVar[tuple[str, ...]] = UPDATES
 
     rounds: int = 50
 
@@ -82,7 +82,7 @@ def _sums(seen: Seen) -> Iterator[Message]:
     """Yield the fold of each exchange; where single replies are seen, these."""
     of_one: dict[Position, list[Message]] = {}
     for message in seen.messages:
-        if getattr(message.request, "params", None) and getattr(message.reply, "params", None):
+        if all(made_of(message)):
             of_one.setdefault(message.at, []).append(message)
     for messages in of_one.values():
         singles = [message for message in messages if len(message.clients) == 1]
@@ -96,7 +96,7 @@ def _error(course: Course, number: int) -> float:
 
 
 def _moved(message: Message, number: int, error: float) -> Tensor:
-    sent, back = message.request.params, message.reply.params  # type: ignore[attr-defined]
+    sent, back = made_of(message)
     name = at_the_input(back, number)
     return moved_rows(by_feature(sent[name], number), by_feature(back[name], number), error)
 

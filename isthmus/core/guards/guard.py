@@ -181,6 +181,11 @@ class Guard:
         return type(self).review is not Guard.review or type(self).fold is not Guard.fold
 
     @property
+    def keeps_models(self) -> bool:
+        """Whether a course comes to the same models with it as without it, but for rounding."""
+        return False
+
+    @property
     def restores(self) -> bool:
         """Whether `accept` makes of a reply, which changes what was heard, one that changes what was meant."""
         return False

@@ -178,22 +178,6 @@ class SparseMatrix:
         total._alone = True
         return total
 
-    def between(self, nodes: Tensor) -> SparseMatrix:
-        """Return the entries among some rows and the columns of the same numbers, in the order of `nodes`.
-
-        A number of -1 stands for a row and a column without entries.
-        """
-        from scipy.sparse import csr_matrix  # it copies whole rows; imported here: models must load quickly
-
-        values, col, crow = (part.cpu().numpy() for part in (self.values, self.pattern.col, self.pattern.crow))
-        bare = np.append(crow, crow[-1:])  # one more row and column, without entries
-        chosen, last = nodes.cpu().numpy(), self.shape[0]
-        chosen = np.where(chosen < 0, last, chosen)
-        found = csr_matrix((values, col, bare), (last + 1, last + 1), copy=False)[chosen][:, chosen]
-        device = self.values.device
-        starts, columns, kept = (torch.from_numpy(p).to(device) for p in (found.indptr, found.indices, found.data))
-        return SparseMatrix(Pattern(starts, columns, (len(chosen), len(chosen))), kept)
-
     def corners(self, blocks: int, rows: int, columns: int) -> SparseMatrix:
         """Return the first rows and columns of each of the blocks along the diagonal, (blocks rows, blocks columns)."""
         block_rows, block_columns = (size // blocks for size in self.shape)

@@ -104,6 +104,11 @@ class SecureSum(Guard):
         return self.fold_scores
 
     @property
+    def keeps_models(self) -> bool:
+        """The sum is what it would be without, unless something is held back or left out of it."""
+        return self.min_holders == 1 and self.max_norm is None
+
+    @property
     def least_clients(self) -> int:
         """A sum is over so many at least."""
         return self.min_cohort
