@@ -102,8 +102,8 @@ class SummedOnce(Stacked):
 
 # Numbers of each row that are made double at a time where rows are added up.
 CACHED_WIDTH = 1 << 14
-# Tensors of no more numbers are checked and added up with others: there the calls take longer than the numbers.
-SMALL = 1 << 16
+# Tensors of no more numbers of each client are checked and added up with others: calls would take longer than these.
+SMALL = 1 << 13
 
 
 class Joined:
@@ -181,7 +181,7 @@ class StackedTensor(SummedOnce):
     @property
     def is_small(self) -> bool:
         """Whether it has so few numbers that calls take longer, and nothing to be checked or added up with yet."""
-        few = 0 < self.values.numel() <= SMALL and self.values.stride(0) != 0
+        few = len(self) > 0 and 0 < self.values[0].numel() <= SMALL and self.values.stride(0) != 0
         return few and self.dtype.is_floating_point and self.joined is None
 
     def _added(self, weights: Tensor) -> Tensor:

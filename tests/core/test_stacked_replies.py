@@ -321,7 +321,7 @@ def test_a_small_tensor_of_a_client_without_weight_may_hold_anything() -> None:
 
 
 def test_large_tensors_shared_ones_and_integers_are_looked_at_alone() -> None:
-    large = StackedTensor(torch.ones(2, SMALL))
+    large = StackedTensor(torch.ones(2, SMALL + 1))
     shared = StackedTensor(torch.ones(1, 3).expand(2, 3))
     counts = StackedTensor(torch.ones(2, dtype=torch.int64))
     small = [StackedTensor(torch.ones(2, 3)), StackedTensor(torch.ones(2))]

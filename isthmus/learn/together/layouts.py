@@ -487,10 +487,10 @@ class Weights:
 
         Slopes by it are each client's own; it is not what is moved.
         """
-        part = copy(self)
-        part._live = {n: self._unmoved(n, live) for n, live in self._live.items()}
-        part.moved = [part._live[name] for name in self._trained]
-        return part
+        found = copy(self)
+        found._live = {n: self._unmoved(n, live) for n, live in self._live.items()}
+        found.moved = [found._live[name] for name in self._trained]
+        return found
 
     def _unmoved(self, name: str, live: Tensor) -> Tensor:
         start = self._starts[name]
