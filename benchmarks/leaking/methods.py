@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import isthmus as ist
-from isthmus.algorithms import GFLAPPNP, FedGL, FedGNN, FedSagePlus
+from isthmus.algorithms import GFLAPPNP, FedGL, FedGNN, FedNova, FedSagePlus, Scaffold
 from isthmus.attacks import (
     GeneratedFeatures,
+    GeneratedNodes,
     HiddenGradients,
     LabelsFromRows,
     LabelShares,
@@ -15,12 +16,14 @@ from isthmus.attacks import (
     PeersNearest,
     RatedItems,
     UsersByEmbeddings,
+    VariateLabels,
+    VariateWords,
     Vocabulary,
 )
 from isthmus.config.load import load_course
 from isthmus.data.zoo.cora import Cora
 from isthmus.learn.optimizers import Adam
-from isthmus.privacy import RowNoise
+from isthmus.privacy import RowNoise, SecureSum
 from leaking.every import NEEDS
 from leaking.section import Section
 
@@ -99,11 +102,32 @@ def clusters(**fields: object) -> ist.Course:
     return replace(_course("gcfl_plus", "rounds=2"), **fields)  # type: ignore[arg-type]
 
 
+def changes(**fields: object) -> ist.Course:
+    """Return FedNova as it is by default, for the round that is looked at."""
+    return ist.Course(rounds=1, algorithm=FedNova(), **fields)
+
+
+def variates(**fields: object) -> ist.Course:
+    """Return SCAFFOLD as it is by default, for the round that is looked at."""
+    return ist.Course(rounds=1, algorithm=Scaffold(), **fields)
+
+
+def variates_of_adam(**fields: object) -> ist.Course:
+    """Return SCAFFOLD by Adam, whose steps hide how large gradients were."""
+    return replace(variates(**fields), algorithm=Scaffold(optimizer=Adam(lr=0.01)))
+
+
+SUMMED = ((), (SecureSum(),))
 SECTIONS = {
+    "changes": Section("FedNova: changes in each step", changes, (Vocabulary(), LabelShares()), SUMMED),
+    "variates": Section("SCAFFOLD: changes of control variates", variates, (VariateWords(), VariateLabels()), SUMMED),
+    "variates_adam": Section(
+        "SCAFFOLD by Adam: changes of control variates", variates_of_adam, (VariateWords(), VariateLabels()), SUMMED
+    ),
     "sage": Section(
         "FedSage+: generators and what comes back for them",
         sage,
-        (GeneratedFeatures(), PeersNearest()),
+        (GeneratedFeatures(), GeneratedNodes(), PeersNearest()),
         ((),),
         SMALL,
         (2, 5),

@@ -37,11 +37,6 @@ def some_of_many(**fields: object) -> ist.Course:
     return ist.Course(rounds=50, evaluate_every=50, algorithm=algorithm, sampling=sampling, **fields)
 
 
-def some_with_decay(**fields: object) -> ist.Course:
-    """Return the same with weight decay as by default."""
-    return ist.Course(rounds=50, evaluate_every=50, sampling=UniformSampling(0.2), **fields)
-
-
 def all_of_few(**fields: object) -> ist.Course:
     """Return FedAvg of plain SGD without decay, where everybody takes part in every round."""
     algorithm = ist.FedAvg(optimizer=SGD(lr=0.25, weight_decay=0.0))
@@ -71,13 +66,6 @@ SECTIONS = {
         some_of_many,
         (WordsOfOne(),),
         ((), *SUMS),
-        clients=(50,),
-    ),
-    "alone_decay": Section(
-        "FedAvg under secure sums, ten of fifty clients in a round, weight decay as by default",
-        some_with_decay,
-        (WordsOfOne(),),
-        SUMS,
         clients=(50,),
     ),
     "alone_all": Section(

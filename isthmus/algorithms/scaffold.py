@@ -39,7 +39,8 @@ class CorrectedUpdate(Record):
     params: Params
     """The client's parameters; the server asks for their mean."""
     variate_change: Params
-    """How much the client's control variate changed: a difference of gradients; the server asks for its mean."""
+    """How much the client's control variate changed: a difference of gradients, and at first the gradients themselves,
+    which tell words and how labels are shared whatever the optimiser; the server asks for its mean."""
     weight: float
     """The client's share in the mean."""
 

@@ -22,11 +22,14 @@ from isthmus.attacks.membership.by_gradients import GradientMembership
 from isthmus.attacks.membership.lira import Lira
 from isthmus.attacks.membership.loss_threshold import LossThreshold
 from isthmus.attacks.methods.generated_features import GeneratedFeatures
+from isthmus.attacks.methods.generated_nodes import GeneratedNodes
 from isthmus.attacks.methods.hidden_gradients import HiddenGradients
 from isthmus.attacks.methods.labels_from_rows import LabelsFromRows
 from isthmus.attacks.methods.peers_nearest import PeersNearest
 from isthmus.attacks.methods.rated_items import RatedItems
 from isthmus.attacks.methods.users_by_embeddings import UsersByEmbeddings
+from isthmus.attacks.methods.variate_labels import VariateLabels
+from isthmus.attacks.methods.variate_words import VariateWords
 from isthmus.attacks.poisoning import POISONINGS
 from isthmus.attacks.properties.from_updates import PropertyInference
 from isthmus.attacks.properties.words_of_one import WordsOfOne
@@ -51,8 +54,11 @@ ATTACKS: dict[str, type[Attack]] = {
     "link_influence": LinkInfluence,
     "property_inference": PropertyInference,
     "words_of_one": WordsOfOne,
+    "variate_words": VariateWords,
+    "variate_labels": VariateLabels,
     "labels_from_rows": LabelsFromRows,
     "generated_features": GeneratedFeatures,
+    "generated_nodes": GeneratedNodes,
     "peers_nearest": PeersNearest,
     "rated_items": RatedItems,
     "users_by_embeddings": UsersByEmbeddings,
@@ -71,6 +77,7 @@ __all__ = [
     "FeatureSpan",
     "FeaturesByMatching",
     "GeneratedFeatures",
+    "GeneratedNodes",
     "GradientMembership",
     "GraphFromGradient",
     "HiddenGradients",
@@ -86,6 +93,8 @@ __all__ = [
     "RatedItems",
     "ReadRows",
     "UsersByEmbeddings",
+    "VariateLabels",
+    "VariateWords",
     "Vocabulary",
     "WordsOfOne",
 ]

@@ -216,6 +216,16 @@ class Shadowed(Attack):
     def num_shadows(self) -> int:
         """How many courses it runs."""
 
+    def imitated(self, course: Course) -> Course:
+        """Return the course that shadows are like: who reads the last model alone leaves out what does not change it.
+
+        An attacker needs no secure sum among clients of its own. So the same shadows serve with and without such a
+        guard, and they may begin as the course does, as nothing that protects is drawn in them.
+        """
+        if self.reads:
+            return course
+        return replace(course, guards=tuple(guard for guard in course.guards if not guard.keeps_models))
+
     @abstractmethod
     def shadow(self, case: Case, known: Any, number: int) -> Shadow:
         """Return one of them."""

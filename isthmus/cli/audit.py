@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from isthmus.cli.output import DataRoot, Json, Words, examples, print_json, print_table
 from isthmus.cli.run import split_words
 from isthmus.core.outside import printable
+
+if TYPE_CHECKING:
+    from isthmus.attacks.audit.pace import Standing
 
 EXAMPLES = examples(
     "isthmus audit --attacks vocabulary --attacks label_shares --seeds 3",
@@ -41,6 +46,7 @@ def audit(
     """Attack a course from each position, beside who sees nothing, and again under each list of guards.
 
     The file is that of a course, or of an audit: `base` (keys of the course), `attacks`, `guards`, `seeds`, `title`.
+    How many courses that takes is said before it begins, and about how long when the first has run.
     """
     from isthmus.attacks.audit.reading import read_audit
     from isthmus.attacks.audit.results import facts_of, title_of, write_results
@@ -55,9 +61,8 @@ def audit(
     folder = out or Path("results") / f"audit-{source.stem if source else names}"
     for note in notes:
         _tell(f"note: {note}")
-    carried = carry_out(
-        made, folder, data_root=data_root, workers=workers, say=lambda text: None if json else _tell(text)
-    )
+    with _progress(json) as (say, watch):
+        carried = carry_out(made, folder, data_root=data_root, workers=workers, say=say, watch=watch)
     files = write_results(carried, folder)
     if json:
         print_json({**facts_of(carried), "folder": str(folder)})
@@ -71,6 +76,47 @@ def audit(
         typer.echo(printable(f"not tried: {name}: {problem}"))
     for path in files:
         typer.echo(f"written: {path}")
+
+
+@contextmanager
+def _progress(silent: bool) -> Iterator[tuple[Callable[[str], None], Callable[[Standing], None]]]:
+    """Give what says lines, and what shows a bar of runs with the time that is left, or a line for each step.
+
+    The latter where there is no terminal.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from isthmus.attacks.audit.pace import in_time
+
+    console = Console(stderr=True, quiet=silent)
+    if silent or not console.is_terminal:
+        last = ""
+
+        def told(standing: Standing) -> None:
+            nonlocal last
+            if standing.doing != last and not silent:
+                _tell(f"{standing.done} of {standing.number} runs; {standing.doing}")
+            last = standing.doing
+
+        yield (lambda text: None if silent else _tell(text)), told
+        return
+    columns = (
+        TextColumn("{task.fields[facts]}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[left]}", markup=False),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=None, facts="", left="")
+
+        def shown(standing: Standing) -> None:
+            left = "" if standing.left is None else f"about {in_time(standing.left)} left"
+            facts = printable(standing.doing)
+            progress.update(task, completed=standing.done, total=standing.number, facts=facts, left=left)
+
+        # Not past the bar, which is where other ways to stderr go.
+        yield (lambda text: progress.console.print(printable(text), markup=False, highlight=False)), shown
 
 
 def _tell(text: str) -> None:

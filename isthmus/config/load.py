@@ -291,7 +291,18 @@ def own_algorithm(course: Course, client: str, allow_import: bool = True) -> Alg
                 f"{where}.{field} is {quoted(own)}, which protects this client less than the course's {common!r}; "
                 "settings of single clients may only protect more"
             )
+    _check_beside_guards(course, built, where)
     return built
+
+
+def _check_beside_guards(course: Course, own: Algorithm[Any], where: str) -> None:
+    """Raise BadInput where a guard cannot stand beside the algorithm as a client has it."""
+    if not course.guards:
+        return
+    try:
+        dataclasses.replace(course, algorithm=own, client_settings={})
+    except ValueError as error:
+        raise BadInput(f"{where}: {error}") from None
 
 
 def clients_with_own_models(course: Course) -> tuple[str, ...]:

@@ -71,9 +71,14 @@ class Operator:
             raise BadInput(f"{len(fitting)} courses have an id that begins with {prefix!r}; the last ones are {known}")
         return fitting[0]
 
-    def submit(self, course: Course, submission: str = "") -> messages.CourseStatus:
-        """Hand a course in; again with the same submission, it is the same course."""
-        named = messages.Submission(submission or secrets.token_hex(16), course_to_yaml(course), __version__)
+    def submit(self, course: Course, submission: str = "", study: str = "", until: int = 0) -> messages.CourseStatus:
+        """Hand a course in; again with the same submission, it is the same course.
+
+        With `until` it is frozen after that round, and goes on when it is handed in again for more. `study` names the
+        study that it is a trial of.
+        """
+        name = submission or secrets.token_hex(16)
+        named = messages.Submission(name, course_to_yaml(course), __version__, study, until)
         return self.line.ask(desk.SUBMIT, named, messages.CourseStatus)
 
     def follow(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from isthmus.algorithms import FedAvg, FedGL, FedGNN, FedSagePlus
+from isthmus.algorithms import FedAvg, FedGL, FedGNN, FedSagePlus, Scaffold
 from isthmus.attacks import (
     ATTACKS,
     ClassGenerator,
@@ -32,6 +32,7 @@ STEP = FedAvg(local_steps=1, optimizer=SGD(lr=0.1))
 PLAIN = toy_course(STEP, rounds=2, runtime="auto", model=ModelSpec(GCN(hidden=5, dropout=0.0)))
 ALONE = toy_course(STEP, rounds=1, model=ModelSpec(GCN(hidden=40, dropout=0.0), decoder=LinearDecoder(), activate=True))
 SAGE = FedSagePlus(num_generated=2, pretrain_steps=2, max_nodes=6, cross_rounds=1)
+VARIATES = toy_course(Scaffold(local_steps=1, optimizer=SGD(lr=0.1)), rounds=2, runtime="auto")
 COURSES: dict[str, dict[str, Any]] = {
     "features_by_matching": {"course": PLAIN, "scenario": toy_scenario(3, sparse=True)},
     "edges_by_matching": {"course": PLAIN},
@@ -45,6 +46,9 @@ COURSES: dict[str, dict[str, Any]] = {
         "course": toy_course(SAGE, rounds=1, runtime="auto"),
         "scenario": toy_scenario(3, num_nodes=12, num_common=0, sparse=True),
     },
+    "generated_nodes": {"course": toy_course(SAGE, rounds=1, runtime="auto")},
+    "variate_words": {"course": VARIATES, "scenario": toy_scenario(3, sparse=True)},
+    "variate_labels": {"course": VARIATES},
     "peers_nearest": {"course": toy_course(SAGE, rounds=1, runtime="auto"), "scenario": toy_scenario(3, sparse=True)},
     "rated_items": {"course": toy_course(FedGNN(), num_clients=2, **RATINGS), "scenario": ratings_scenario()},
     "users_by_embeddings": {"course": toy_course(FedGNN(), num_clients=2, **RATINGS), "scenario": ratings_scenario()},

@@ -9,9 +9,10 @@ import torch
 
 from isthmus import Course, run
 from isthmus.algorithms import FedAvg, Local
-from isthmus.config.load import course_to_yaml, load_course, own_algorithm
+from isthmus.config.load import check_client_settings, course_to_yaml, load_course, own_algorithm
 from isthmus.core.errors import BadInput
 from isthmus.learn.optimizers import SGD
+from isthmus.privacy import SecureSum
 from isthmus.testing.toys import toy_course, toy_scenario
 
 
@@ -43,6 +44,17 @@ def test_settings_survive_the_file(tmp_path: Any) -> None:
     path = tmp_path / "course.yaml"
     path.write_text(course_to_yaml(before))
     assert load_course(path) == before
+
+
+def test_settings_that_a_guard_cannot_stand_beside_are_refused() -> None:
+    made = Course(
+        algorithm=FedAvg(optimizer=SGD(weight_decay=0.0)),
+        guards=(SecureSum(min_holders=2),),
+        client_settings={"client-1": {"optimizer.weight_decay": 0.01}},
+    )
+    own = r"client-1: guards: SecureSum: min_holders is 2, and algorithm\.optimizer\.weight_decay is 0\.01"
+    with pytest.raises(BadInput, match=own):
+        check_client_settings(made, [f"client-{place}" for place in range(5)])
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,10 @@ def scenario() -> Scenario:
     return Scenario(replace(made.whole, class_names=CLASSES), named)
 
 
+# For courses that count who changed a number: decay would change all.
+UNDECAYED = ist.FedAvg(local_steps=2, optimizer=ist.SGD(weight_decay=0.0))
+
+
 def site_course(algorithm: Any = None, **changes: Any) -> ist.Course:
     """A toy course for sites: every silo brings its own folder."""
     course = toy_course(algorithm or ist.FedAvg(local_steps=2), dataset=Folder(class_names=CLASSES))

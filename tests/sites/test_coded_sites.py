@@ -91,7 +91,7 @@ def stopped_and_resumed(line: str, stop_at: int, folder: Path, restart: bool) ->
 
 
 # Six messages a round: in the first round nobody knows anything, from the second on all is coded.
-@pytest.mark.parametrize("stop_at", [8, 11, 14, 16])
+@pytest.mark.parametrize("stop_at", [8, 11, *(pytest.param(at, marks=pytest.mark.slow) for at in (14, 16))])
 @pytest.mark.parametrize("line", ["quantise with feedback", "top_k", "random_k", "low_rank"])
 def test_a_server_that_was_stopped_goes_on_with_the_same_bits(line: str, stop_at: int, tmp_path: Path) -> None:
     whole = stopped_and_resumed(line, 0, tmp_path / "whole", restart=False)

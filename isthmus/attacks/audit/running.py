@@ -1,5 +1,7 @@
 """Runs an audit: courses with an ear on them, shadow federations in processes; what is finished stays finished.
 
+Before it begins it says how many courses and shadows there are to be run, and after the first ones about how long.
+
 A folder has `audit.json` (what is audited), `rows.jsonl` (a line for each attack on each course, written as it is
 there) and `shadows/` (what attacks noted of courses of their own). Whatever stops it, the same command goes on.
 """
@@ -9,7 +11,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,13 +21,24 @@ from typing import Any
 from torch import Tensor
 
 from isthmus import __version__
-from isthmus.attacks.attack import Attack, Case, NothingSeen, Seen, Shadowed, Tampering
+from isthmus.attacks.attack import (
+    MALICIOUS_CLIENT,
+    MALICIOUS_SERVER,
+    Attack,
+    Case,
+    NothingSeen,
+    Seen,
+    Shadowed,
+    Tampering,
+)
+from isthmus.attacks.audit.pace import Pace, Standing, Work
 from isthmus.attacks.audit.spec import Audit, Cell, guards_told, key_of, require_attackable, told
 from isthmus.attacks.listening import Overhearing
 from isthmus.attacks.poisoning.poisoned import marks, poisoned, tampered_with
 from isthmus.attacks.spoiling import Spoiling
 from isthmus.config.build import describe
 from isthmus.config.course import Course
+from isthmus.config.load import course_digest
 from isthmus.core.codec import decode_own, encode
 from isthmus.core.errors import BadInput, CourseFailed, IsthmusError, TooFewReplies
 from isthmus.core.outside import data_root as locate_data
@@ -43,6 +57,7 @@ FAILED = "failed"
 
 Row = Mapping[str, Any]
 Say = Callable[[str], None]
+Watch = Callable[[Standing], None]
 Load = Callable[[Course, Path], Scenario]
 
 
@@ -70,23 +85,26 @@ def carry_out(
     data_root: str | Path | None = None,
     workers: int | None = None,
     say: Say = lambda text: None,
+    watch: Watch = lambda standing: None,
     load: Load = load_scenario,
 ) -> Carried:
     """Run what is not finished yet and return everything that was found.
 
-    `load` says who holds what in a course; shadows in processes of their own have it from the course.
+    `say` is given lines for people, `watch` how far it is. `load` says who holds what in a course; shadows in processes
+    of their own have it from the course.
     """
     attacks = require_attackable(audit)
     rows = _Rows(audit, folder)
     root = locate_data(data_root)
     data = _LastScenario(root, load)
+    processes = workers or os.cpu_count() or 1
+    pace = Pace(_work(audit, attacks, rows, folder, processes), say, watch)
     for cell in audit.cells():
-        missing = [attack for attack in attacks if rows.of_attack(cell, attack) is None]
-        course = rows.of_course(cell)
-        if course is not None and (FAILED in course or not missing):
+        missing = rows.missing(cell, attacks)
+        if not missing:
             continue
         try:
-            _Attacked(cell, missing, rows, folder, data, workers or os.cpu_count() or 1, say).carry_out()
+            _Attacked(cell, missing, rows, folder, data, processes, say, pace).carry_out()
         except (CourseFailed, TooFewReplies) as error:
             if cell.guards == guards_told(audit.lines[0]) or rows.of_course(cell) is not None:
                 raise
@@ -95,6 +113,21 @@ def carry_out(
             rows.write(course_key(cell), {"what": "course", **whose, FAILED: str(error)})
     found = [row for cell in audit.cells() for row in rows.of_cell(cell, attacks)]
     return Carried(audit, found, audit.problems())
+
+
+def _work(audit: Audit, attacks: Sequence[Attack], rows: _Rows, folder: Path, processes: int) -> Work:
+    """Return what is not finished yet."""
+    courses = tampered = 0
+    shadows: dict[str, set[Path]] = {}
+    for cell in audit.cells():
+        missing = rows.missing(cell, attacks)
+        courses += bool(missing)
+        for attack in missing or ():
+            tampered += attack.position in (MALICIOUS_CLIENT, MALICIOUS_SERVER)
+            if isinstance(attack, Shadowed):
+                todo = {path for path in shadow_paths(folder, cell, attack) if not path.exists()}
+                shadows.setdefault(told(attack), set()).update(todo)
+    return Work(courses, tampered, {name: len(paths) for name, paths in shadows.items() if paths}, processes)
 
 
 class _LastScenario:
@@ -141,6 +174,12 @@ class _Rows:
     def of_attack(self, cell: Cell, attack: Attack) -> Row | None:
         """Return the line of an attack on a course."""
         return self._found.get(attack_key(cell, attack))
+
+    def missing(self, cell: Cell, attacks: Sequence[Attack]) -> list[Attack] | None:
+        """Return the attacks that are still to be made on a course; None where nothing is to be done."""
+        missing = [attack for attack in attacks if self.of_attack(cell, attack) is None]
+        course = self.of_course(cell)
+        return None if course is not None and (FAILED in course or not missing) else missing
 
     def of_cell(self, cell: Cell, attacks: Sequence[Attack]) -> list[Row]:
         """Return the lines of a course and of all attacks on it."""
@@ -217,27 +256,35 @@ class _Attacked:
         data: _LastScenario,
         workers: int,
         say: Say,
+        pace: Pace,
     ) -> None:
         self.cell, self.attacks, self.rows, self.folder, self.say = cell, attacks, rows, folder, say
-        self.data, self.workers = data, workers
+        self.data, self.workers, self.pace = data, workers, pace
         self.case = Case(cell.course, data.of(cell))
+        self._in_shadows = 0.0
 
     def carry_out(self) -> None:
         """Run the course, and its shadows, and write a line for each attack."""
         course = self.cell.course
         for attack in self.attacks:  # what cannot be is refused before anything is run
             tampered_with(course, self.case.scenario, attack.tampering(self.case))
-        self.say(f"seed {course.seed}, guards {self.cell.guards}: the course")
+        began = time.monotonic()
+        self._doing("the course")
         with torch_threads(course.threads):
             clean = _Course.run(Simulation(course, self.case.scenario), self.attacks)
+            self.pace.ran_course(time.monotonic() - began)
             assert clean.result is not None
             self.case = replace(self.case, clean=clean.result)
             if self.rows.of_course(self.cell) is None:
                 self.rows.write(course_key(self.cell), {"what": "course", **self._whose(), **_worth(clean.result)})
             for attack in self.attacks:
-                self.say(f"seed {course.seed}, guards {self.cell.guards}: {told(attack)}")
+                self._doing(told(attack))
                 row = self._tried(attack, clean)
                 self.rows.write(attack_key(self.cell, attack), {"what": "attack", **self._whose(), **row})
+        self.pace.finished(time.monotonic() - began - self._in_shadows)
+
+    def _doing(self, what: str) -> None:
+        self.pace.doing(f"seed {self.cell.course.seed}, guards {self.cell.guards}: {what}")
 
     def _whose(self) -> dict[str, Any]:
         return {"guards": self.cell.guards, "seed": self.cell.course.seed}
@@ -269,24 +316,27 @@ class _Attacked:
         """Run the course again, with what the attack does to it; it may end before its time."""
         _, _, simulation = poisoned(self.case.course, self.case.scenario, tamperings)
         notes = marks(self.case.scenario, self.case.course.seed, tamperings)
-        return _Course.run(simulation, [attack], notes, may_end=True)
+        began = time.monotonic()
+        made = _Course.run(simulation, [attack], notes, may_end=True)
+        self.pace.ran_course(time.monotonic() - began)
+        return made
 
     # ---- shadows
 
     def _gists(self, attack: Shadowed, known: Any) -> list[dict[str, Tensor]]:
         """Return what the attack notes of its shadows; those that are not there are run, in processes."""
-        paths = [self._shadow_path(attack, number) for number in range(attack.num_shadows)]
+        paths = shadow_paths(self.folder, self.cell, attack)
         todo = [number for number, path in enumerate(paths) if not path.exists()]
         failed: dict[int, str] = {}
-        if todo:
-            self.say(f"seed {self.cell.course.seed}, guards {self.cell.guards}: {len(todo)} shadows of {told(attack)}")
-        if min(self.workers, len(todo)) > 1:
-            calls = [(self.cell.course, attack, number, paths[number], self.data.root) for number in todo]
-            with closing(in_processes(_shadow_in_worker, calls, min(self.workers, len(todo)))) as finished:
-                failed = {todo[place]: error for place, error in finished if error}
-        else:
-            errors = {number: run_shadow(self.case, attack, known, number, paths[number]) for number in todo}
-            failed = {number: error for number, error in errors.items() if error}
+        began = time.monotonic()
+        for place, error in self._shadows(attack, known, todo, paths):
+            if error:
+                failed[todo[place]] = error
+            now = time.monotonic()
+            self.pace.ran_shadows(1, now - began)
+            self._in_shadows += now - began
+            began = now
+            self._doing(f"shadows of {told(attack)}")
         if failed:
             names = some([f"shadow {number}: {error}" for number, error in sorted(failed.items())], 3)
             self.say(f"{told(attack)}: {names}")
@@ -295,9 +345,26 @@ class _Attacked:
         left = [path for number, path in enumerate(paths) if number not in failed]
         return [decode_own(path.read_bytes(), Gist).noted for path in left]
 
-    def _shadow_path(self, attack: Shadowed, number: int) -> Path:
-        key = key_of(course=self.cell.digest, attack=describe(attack), number=number)
-        return self.folder / "shadows" / f"{key}.bin"
+    def _shadows(
+        self, attack: Shadowed, known: Any, todo: Sequence[int], paths: Sequence[Path]
+    ) -> Iterator[tuple[int, str]]:
+        """Run some shadows; yield the place of each, as it is done, and why it failed, if it did."""
+        course = attack.imitated(self.cell.course)
+        if min(self.workers, len(todo)) > 1:
+            calls = [(course, attack, number, paths[number], self.data.root) for number in todo]
+            with closing(in_processes(_shadow_in_worker, calls, min(self.workers, len(todo)))) as finished:
+                yield from finished
+            return
+        case = Case(course, self.case.scenario)
+        for place, number in enumerate(todo):
+            yield place, run_shadow(case, attack, known, number, paths[number])
+
+
+def shadow_paths(folder: Path, cell: Cell, attack: Shadowed) -> list[Path]:
+    """Return where an attack's shadows of a course are; those of courses that it imitates alike are the same."""
+    digest = course_digest(attack.imitated(cell.course))
+    keys = [key_of(course=digest, attack=describe(attack), number=number) for number in range(attack.num_shadows)]
+    return [folder / "shadows" / f"{key}.bin" for key in keys]
 
 
 def run_shadow(case: Case, attack: Shadowed, known: Any, number: int, path: Path) -> str:

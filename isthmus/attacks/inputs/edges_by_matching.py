@@ -16,7 +16,7 @@ from torch import Tensor
 
 from isthmus.attacks.attack import CURIOUS_SERVER, Case, Deciding, Seen
 from isthmus.attacks.inputs.dense import DenseGCN, adjacency_of, in_double, mixing, model_problem
-from isthmus.attacks.inputs.layers import steps_problem
+from isthmus.attacks.inputs.layers import UPDATES, steps_problem
 from isthmus.attacks.inputs.matching import Framed, apart, descended, gradient_of
 from isthmus.config.course import Course
 from isthmus.core.errors import refuse
@@ -67,7 +67,7 @@ class EdgesByMatching(Deciding):
     position: ClassVar[str] = CURIOUS_SERVER
     learns: ClassVar[str] = "which of a client's nodes are joined"
     knows: ClassVar[str] = "the features of the client's nodes, and which ones it trains on with their labels"
-    reads: ClassVar[tuple[str, ...]] = ("params",)
+    reads: ClassVar[tuple[str, ...]] = UPDATES
 
     steps: int = 200
     rate: float = 0.3

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from isthmus.attacks.attack import CURIOUS_SERVER, Case, Naming, Seen
-from isthmus.attacks.inputs.layers import at_the_input, by_feature, first_update, steps_problem, without_decay
+from isthmus.attacks.inputs.layers import UPDATES, at_the_input, by_feature, first_update, steps_problem, without_decay
 from isthmus.config.course import Course
 from isthmus.core.errors import refuse
 from isthmus.core.protocol import Position, Request
@@ -32,7 +32,7 @@ class FeatureSpan(Naming):
     position: ClassVar[str] = CURIOUS_SERVER
     learns: ClassVar[str] = "which of many nodes, whose features are known, a client holds"
     knows: ClassVar[str] = "the features of all nodes"
-    reads: ClassVar[tuple[str, ...]] = ("params",)
+    reads: ClassVar[tuple[str, ...]] = UPDATES
 
     rank: float = 1e-6
     tolerance: float = 1e-2

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from isthmus.attacks.attack import NothingSeen, Seen
+from isthmus.attacks.attack import Message, NothingSeen, Seen
 from isthmus.config.course import Course
 from isthmus.core.record import Params
 from isthmus.learn.batching import FullBatch
 from isthmus.learn.optimizers import SGD
+
+# The fields of replies that say what a client made of a model: itself, or how it changed in each of some steps.
+UPDATES = ("params", "change")
 
 
 def at_the_input(params: Params, num_features: int) -> str:
@@ -30,6 +33,16 @@ def at_the_output(params: Params, num_classes: int) -> str:
     return ends[-1]
 
 
+def weights_of(params: Params, bias: str) -> list[str]:
+    """Return the names of the matrices, (inputs, outputs), that give what a bias is added to: those of its layer."""
+    layer, outputs = bias.rpartition(".")[0], params[bias].shape
+    return [
+        name
+        for name, each in params.items()
+        if name.rpartition(".")[0] == layer and name.endswith("weight") and each.ndim == 2 and each.shape[1:] == outputs
+    ]
+
+
 def by_feature(matrix: Tensor, num_features: int) -> Tensor:
     """Return a matrix as (features, outputs), in double precision."""
     return (matrix if matrix.shape[0] == num_features else matrix.t()).double()
@@ -37,11 +50,26 @@ def by_feature(matrix: Tensor, num_features: int) -> Tensor:
 
 def first_update(seen: Seen, client: str) -> tuple[Params, Params]:
     """Return the parameters that a client was sent first, and what it made of them; others' too, if it is a fold."""
-    for message in seen.about(client, "params"):
-        sent, back = getattr(message.request, "params", None), getattr(message.reply, "params", None)
-        if sent and back:
-            return sent, back
+    for _, sent, back in updates(seen, client):
+        return sent, back
     raise NothingSeen("the replies that it would read are held back, or hold no parameters")
+
+
+def updates(seen: Seen, client: str) -> Iterator[tuple[Message, Params, Params]]:
+    """Yield what a client was sent each time, and what it made of it; others' too, where it is a fold."""
+    for field in UPDATES:
+        for message in seen.about(client, field):
+            sent, back = made_of(message)
+            if sent and back:
+                yield message, sent, back
+
+
+def made_of(message: Message) -> tuple[Params, Params]:
+    """Return the parameters that were sent, and those that came back; of changes in each step, what they add up to."""
+    sent, reply = getattr(message.request, "params", None) or {}, message.reply
+    steps, change = getattr(reply, "steps", 1.0), getattr(reply, "change", {})
+    moved = {name: sent[name] + steps * each for name, each in change.items() if name in sent}
+    return sent, getattr(reply, "params", None) or moved
 
 
 def steps_problem(course: Course, wanted: Sequence[int] | None = None) -> str:

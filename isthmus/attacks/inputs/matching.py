@@ -16,7 +16,7 @@ from torch import Tensor
 
 from isthmus.attacks.attack import CURIOUS_SERVER, Attack, Case, NothingSeen, Seen
 from isthmus.attacks.inputs.dense import DenseGCN, adjacency_of, in_double, mixing, model_problem
-from isthmus.attacks.inputs.layers import first_update, steps_problem, without_decay
+from isthmus.attacks.inputs.layers import UPDATES, first_update, steps_problem, without_decay
 from isthmus.attacks.inputs.words import present
 from isthmus.attacks.measures import auc, mean_of
 from isthmus.config.course import Course
@@ -91,7 +91,7 @@ class FeaturesByMatching(Attack):
     knows: ClassVar[str] = (
         "the client's edges, which nodes it trains on with their labels, and the mean and range of features"
     )
-    reads: ClassVar[tuple[str, ...]] = ("params",)
+    reads: ClassVar[tuple[str, ...]] = UPDATES
     measures: ClassVar[tuple[str, ...]] = ("auc", "correlation")
 
     steps: int = 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,9 +12,10 @@ import torch
 from torch import Tensor
 
 from isthmus.attacks.attack import CURIOUS_SERVER, Case, Naming, Seen
-from isthmus.attacks.inputs.layers import at_the_input, by_feature, first_update
+from isthmus.attacks.inputs.layers import UPDATES, at_the_input, by_feature, first_update
 from isthmus.config.course import Course
 from isthmus.core.protocol import Position, Request
+from isthmus.core.record import Params
 from isthmus.learn.optimizers import Adam
 
 # A row of weights that gradients did not move is a multiple of what it was, but for rounding of so much.
@@ -40,7 +42,7 @@ class Vocabulary(Naming):
     position: ClassVar[str] = CURIOUS_SERVER
     learns: ClassVar[str] = "which features (words) occur among a client's nodes"
     knows: ClassVar[str] = "in which share of all nodes each feature occurs, and how many nodes a client has on average"
-    reads: ClassVar[tuple[str, ...]] = ("params",)
+    reads: ClassVar[tuple[str, ...]] = UPDATES
 
     def problem(self, course: Course) -> str:
         """Return why weights of absent features would move by no common factor."""
@@ -63,10 +65,14 @@ class Vocabulary(Naming):
         number = len(known.shares)
         found = {}
         for client in seen.clients:
-            sent, back = first_update(seen, client)
+            sent, back = self.first_told(seen, client)
             name = at_the_input(back, number)
             found[client] = moved_rows(by_feature(sent[name], number), by_feature(back[name], number))
         return found
+
+    def first_told(self, seen: Seen, client: str) -> tuple[Params, Params]:
+        """Return what a client was sent first, and what it told of that: absent features' rows of both are alike."""
+        return first_update(seen, client)
 
     def prior(self, known: Words, clients: Sequence[str]) -> dict[str, Tensor]:
         """Return the features that a client of average size more likely has than not."""
@@ -84,12 +90,14 @@ def present(x: Tensor) -> Tensor:
     return there
 
 
-def moved_rows(before: Tensor, after: Tensor) -> Tensor:
-    """Return which rows are no multiples of what they were, (rows,)."""
+def moved_rows(before: Tensor, after: Tensor, error: float = 0.0) -> Tensor:
+    """Return which rows are no multiples of what they were but for an error of each number, (rows,)."""
     factor = (before * after).sum(dim=1) / before.square().sum(dim=1).clamp_min(1e-30)
     left = (after - factor.unsqueeze(1) * before).norm(dim=1) / after.norm(dim=1).clamp_min(1e-30)
-    threshold = ROUNDING if bool((left <= ROUNDING).any()) else float(_parting(left.log()).exp())
-    return torch.gt(left, threshold)
+    rounding = ROUNDING + 2.0 * error * math.sqrt(before.shape[1]) / after.norm(dim=1).clamp_min(1e-30)
+    if not bool((left <= rounding).any()):
+        return torch.gt(left, float(_parting(left.log()).exp()))
+    return torch.gt(left, rounding)
 
 
 def _parting(values: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from isthmus.attacks.attack import CURIOUS_SERVER, Message, NothingSeen, Seen
+from isthmus.attacks.inputs.layers import UPDATES, made_of, updates
 from isthmus.attacks.membership.candidates import Candidates, Membership
 from isthmus.config.course import Course
 from isthmus.core.errors import refuse
@@ -44,7 +45,7 @@ class GradientMembership(Membership):
     """
 
     position: ClassVar[str] = CURIOUS_SERVER
-    reads: ClassVar[tuple[str, ...]] = ("params",)
+    reads: ClassVar[tuple[str, ...]] = UPDATES
 
     rounds: int = 3
     columns: int = 8192
@@ -86,9 +87,8 @@ class GradientMembership(Membership):
         """Yield what says how a client, or several together, moved the model: of the first rounds, each reply once."""
         found: dict[tuple[Position, tuple[str, ...]], Message] = {}
         for client in seen.clients:
-            for message in seen.about(client, "params"):
-                if getattr(message.request, "params", None) and getattr(message.reply, "params", None):
-                    found[message.at, message.clients] = message
+            for message, _, _ in updates(seen, client):
+                found[message.at, message.clients] = message
         yield from found.values()
 
     def _gradients(self, known: Candidates, client: str, message: Message) -> tuple[Tensor, Tensor]:
@@ -136,14 +136,14 @@ def _places(name: str, size: int, columns: int, seed: int) -> tuple[Tensor, Tens
 
 def _change(message: Message) -> Params:
     """Return what was sent less what came back, of the parameters that are in both."""
-    back = getattr(message.reply, "params", {})
-    return {name: tensor - back[name] for name, tensor in _sent(message).items()}
+    sent, back = made_of(message)
+    return {name: tensor - back[name] for name, tensor in sent.items() if name in back}
 
 
 def _sent(message: Message) -> Params:
     """Return what was sent of the parameters that came back."""
-    back = getattr(message.reply, "params", {})
-    return {name: tensor for name, tensor in message.request.params.items() if name in back}  # type: ignore[attr-defined]
+    sent, back = made_of(message)
+    return {name: tensor for name, tensor in sent.items() if name in back}
 
 
 def _losses(course: Course, model: torch.nn.Module, part: Any, chosen: Tensor) -> Iterator[Tensor]:

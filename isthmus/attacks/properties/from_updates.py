@@ -19,6 +19,7 @@ from isthmus.attacks.attack import (
     Shadowed,
     seed_of_shadow,
 )
+from isthmus.attacks.inputs.layers import UPDATES, updates
 from isthmus.attacks.listening import heard
 from isthmus.attacks.measures import auc
 from isthmus.config.course import Course
@@ -73,7 +74,7 @@ class PropertyInference(Shadowed, Deciding):
     knows: ClassVar[str] = (
         "data like the clients' (here: the whole data, but not how it is divided); the course's settings and seed"
     )
-    reads: ClassVar[tuple[str, ...]] = ("params",)
+    reads: ClassVar[tuple[str, ...]] = UPDATES
     measures: ClassVar[tuple[str, ...]] = ("accuracy", "auc")
 
     which: str = "homophily"
@@ -164,11 +165,9 @@ class PropertyInference(Shadowed, Deciding):
 def summary(seen: Seen, client: str) -> Tensor | None:
     """Return what a client's updates say in short, in the mean over them, (numbers,); None if there is none."""
     found: dict[int, list[Tensor]] = {}
-    for message in seen.about(client, "params"):
-        sent, back = getattr(message.request, "params", None), getattr(message.reply, "params", None)
-        if sent and back:
-            row = _in_short({name: back[name] - sent[name] for name in sent if name in back})
-            found.setdefault(len(row), []).append(row)
+    for _, sent, back in updates(seen, client):
+        row = _in_short({name: back[name] - sent[name] for name in sent if name in back})
+        found.setdefault(len(row), []).append(row)
     # A method that sends several kinds of parameters (an encoder, then a head) is known by all of them.
     return torch.cat([torch.stack(rows).mean(dim=0) for _, rows in sorted(found.items())]) if found else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from isthmus.attacks.attack import CURIOUS_SERVER, Case, Message, Naming, NothingSeen, Seen
-from isthmus.attacks.inputs.layers import at_the_input, by_feature
+from isthmus.attacks.inputs.layers import UPDATES, at_the_input, by_feature, made_of
 from isthmus.attacks.inputs.words import Vocabulary, moved_rows, present
 from isthmus.config.course import Course
 from isthmus.core.errors import refuse
@@ -34,7 +35,7 @@ class WordsOfOne(Naming):
     position: ClassVar[str] = CURIOUS_SERVER
     learns: ClassVar[str] = "which features (words) one client alone holds, and which client that is"
     knows: ClassVar[str] = "how many features there are, and who took part in each round"
-    reads: ClassVar[tuple[str, ...]] = ("params",)
+    reads: ClassVar[tuple[str, ...]] = UPDATES
 
     rounds: int = 50
 
@@ -60,7 +61,7 @@ class WordsOfOne(Naming):
         for message in _sums(seen):
             cohort = torch.zeros(len(places), dtype=torch.bool)
             cohort[[places[client] for client in message.clients]] = True
-            tests.append((cohort, _moved(message, known)))
+            tests.append((cohort, _moved(message, known, _error(seen.course, len(message.clients)))))
         if not tests:
             raise NothingSeen("no sum of what clients made of a model is seen")
         alone = decoded(torch.stack([cohort for cohort, _ in tests]), torch.stack([moved for _, moved in tests]))
@@ -81,17 +82,23 @@ def _sums(seen: Seen) -> Iterator[Message]:
     """Yield the fold of each exchange; where single replies are seen, these."""
     of_one: dict[Position, list[Message]] = {}
     for message in seen.messages:
-        if getattr(message.request, "params", None) and getattr(message.reply, "params", None):
+        if all(made_of(message)):
             of_one.setdefault(message.at, []).append(message)
     for messages in of_one.values():
         singles = [message for message in messages if len(message.clients) == 1]
         yield from singles or messages
 
 
-def _moved(message: Message, number: int) -> Tensor:
-    sent, back = message.request.params, message.reply.params  # type: ignore[attr-defined]
+def _error(course: Course, number: int) -> float:
+    """Return what rounding adds to each number of a sum over so many, as a rule: each adds a little, up or down."""
+    bound = max((guard.mean_error(number) for guard in course.guards), default=0.0)
+    return bound / math.sqrt(3.0 * number)
+
+
+def _moved(message: Message, number: int, error: float) -> Tensor:
+    sent, back = made_of(message)
     name = at_the_input(back, number)
-    return moved_rows(by_feature(sent[name], number), by_feature(back[name], number))
+    return moved_rows(by_feature(sent[name], number), by_feature(back[name], number), error)
 
 
 def decoded(cohorts: Tensor, moved: Tensor) -> Tensor:

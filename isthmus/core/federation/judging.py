@@ -134,12 +134,16 @@ def _limit_of(
 
 def _numbers_fit(stack: Stack, limit_of: Callable[[str], float]) -> Tensor:
     """Return for each client whether its numbers are finite and none is too large, (clients,)."""
-    fit = torch.ones(len(stack), dtype=torch.bool)
-    for place, leaf in leaves(stack.record, type(stack.record).__name__).items():
-        limit = limit_of(place)
+    fit, name = torch.ones(len(stack), dtype=torch.bool), type(stack.record).__name__
+    seen: list[tuple[Tensor, float]] = []
+    for path, leaf in stack.leaves.items():
+        limit = limit_of(name + path)
         if isinstance(leaf, Stacked):
             if leaf.dtype.is_floating_point:
-                fit &= leaf.bound() <= limit  # never true of NaN; where the bound is not enough, the reply is taken out
+                bound = leaf.bound()
+                if not any(bound is known and limit == most for known, most in seen):  # one may be that of several
+                    fit &= bound <= limit  # never true of NaN; where it is not enough, the reply is taken out
+                    seen.append((bound, limit))
         elif isinstance(leaf, Each):
             if float in map(type, leaf.values):
                 values = torch.tensor([float(value or 0.0) for value in leaf.values], dtype=torch.float64)
@@ -173,7 +177,7 @@ def _size(leaf: Any) -> float:
 
 def _scalars_fit(stack: Stack) -> Tensor:
     fit = torch.ones(len(stack), dtype=torch.bool)
-    for leaf in leaves(stack.record).values():
+    for leaf in stack.leaves.values():
         if isinstance(leaf, int) and abs(leaf) >= MAX_INTEGER:  # the same for all
             return ~fit
         if isinstance(leaf, Each):

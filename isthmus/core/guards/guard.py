@@ -181,14 +181,28 @@ class Guard:
         return type(self).review is not Guard.review or type(self).fold is not Guard.fold
 
     @property
+    def keeps_models(self) -> bool:
+        """Whether a course comes to the same models with it as without it, but for rounding."""
+        return False
+
+    @property
     def restores(self) -> bool:
         """Whether `accept` makes of a reply, which changes what was heard, one that changes what was meant."""
+        return False
+
+    @property
+    def changes_every_number(self) -> bool:
+        """Whether each client's reply, as it leaves, differs from what was sent at every number, as under noise."""
         return False
 
     @property
     def sums_scores(self) -> bool:
         """Whether it adds up how the clients' models do as well: then nobody is told how a single one does."""
         return False
+
+    def mean_error(self, num_clients: int) -> float:
+        """Return how far each number of a mean over so many clients may be off by how it is added up."""
+        return 0.0
 
     @property
     def private_steps(self) -> PrivateSteps | None:

@@ -482,6 +482,22 @@ class Weights:
         part._apart = {i: self.layouts[i].some(room, start, stop) for i, room in self._apart.items()}
         return part
 
+    def alike(self) -> Weights:
+        """Return these before the first step: where clients begin with the same, it is one tensor that stands for all.
+
+        Slopes by it are each client's own; it is not what is moved.
+        """
+        part = copy(self)
+        part._live = {n: self._unmoved(n, live) for n, live in self._live.items()}
+        part.moved = [part._live[name] for name in self._trained]
+        return part
+
+    def _unmoved(self, name: str, live: Tensor) -> Tensor:
+        start = self._starts[name]
+        if not isinstance(start, Tensor) or not self.is_plain(name):
+            return live
+        return start.detach().expand(live.shape).requires_grad_()
+
     def cut(self, tensors: Sequence[Tensor], start: int, stop: int) -> list[Tensor]:
         """Return some clients' part of tensors that are held like the trained parameters, in the same memory."""
         return [layout.some(each, start, stop) for layout, each in zip(self.layouts, tensors, strict=True)]

@@ -100,7 +100,7 @@ class SparseMatrix:
     The values are constant in most uses. Values that require a gradient get one (attention): dL/dS_ij = <dL/dY_i, X_j>.
     """
 
-    __slots__ = ("_alone", "_transposed", "pattern", "values")
+    __slots__ = ("_alone", "_sums", "_transposed", "pattern", "values")
 
     def __init__(self, pattern: Pattern, values: Tensor) -> None:
         if values.shape != (pattern.nnz,):
@@ -108,6 +108,7 @@ class SparseMatrix:
         self.pattern = pattern
         self.values = values  # (entries,)
         self._transposed: SparseMatrix | None = None
+        self._sums: Tensor | None = None
         # Whether no other values are at these places, so that the order of the transpose need not be known.
         self._alone = False
 
@@ -234,6 +235,12 @@ class SparseMatrix:
     def row_sums(self) -> Tensor:
         """Return the sum of each row, (rows,)."""
         return self.matmul(self.values.new_ones(self.shape[1], 1)).squeeze(1)
+
+    def kept_sums(self) -> Tensor:
+        """Return the same, made once and kept."""
+        if self._sums is None:
+            self._sums = self.row_sums()
+        return self._sums
 
     def mark_symmetric(self) -> None:
         """Say that this matrix is its own transpose, which is not checked."""

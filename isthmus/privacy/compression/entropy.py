@@ -71,6 +71,11 @@ class Entropy(Guard):
         refuse_unknown(self, "method", METHODS[1:])
         refuse(not 1 <= self.level <= 9, self, "level", "it must be from 1 to 9")
 
+    @property
+    def keeps_models(self) -> bool:
+        """Nothing is lost."""
+        return True
+
     def problem(self, course: Any) -> str:
         """Return why it does not stand where it should: last of those that code."""
         place = course.guards.index(self)

@@ -107,6 +107,11 @@ class ClientDP(Guard):
         return self.clip is None
 
     @property
+    def changes_every_number(self) -> bool:
+        """Whether each client adds noise of its own."""
+        return self.mode != CENTRAL and self.noise > 0.0
+
+    @property
     def spread(self) -> float:
         """The standard deviation of what is added in one place: at the server, or at a client."""
         shares = self.enough if self.mode == DISTRIBUTED else 1

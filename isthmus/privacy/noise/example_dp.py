@@ -85,6 +85,11 @@ class ExampleDP(Guard):
         """How clients take the steps of their training."""
         return PrivateSteps(self.clip, self.noise, self.fraction, self.steps)
 
+    @property
+    def changes_every_number(self) -> bool:
+        """Whether there is noise in each step."""
+        return self.noise > 0.0
+
     def releases(self, answers: int) -> Sequence[Releases]:
         """Return what so many answers of a client tell, for the account."""
         return [Releases(self.noise, answers * self.steps, self.fraction)]

@@ -8,8 +8,8 @@ messages, `giving.py` and `adding.py` the two halves, `holding.py`, `layout.py` 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from dataclasses import replace as with_changes
 from typing import Any, ClassVar, Literal, cast
 
@@ -44,6 +44,8 @@ from isthmus.privacy.secure_sum.stages import (
 
 # A unit of the words that is larger would be seen in a model.
 COARSEST_UNIT = 2.0**-10
+# What weight decay is called among the fields of optimisers, and of what tries several.
+DECAYS = ("weight_decay", "decays")
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,8 @@ class SecureSum(Guard):
         max_norm:    how far a client's reply may be from what was sent, all numbers in one vector; null for any
                      distance. A client sees to it itself, as nobody else can
         min_cohort:  of how many clients a sum must be at least
-        min_holders: numbers that fewer clients changed stay what they were; 1: all are told. Weight decay changes every
-                     number at every client, and leaves nothing for this to hold back
+        min_holders: numbers that fewer clients changed stay what they were; 1: all are told. Beside more than 1 weight
+                     decay is refused: it changes every number at every client, and leaves nothing to hold back
         fold_scores: whether how the clients' models do is added up as well, so that nobody learns it of a single one
     """
 
@@ -102,9 +104,18 @@ class SecureSum(Guard):
         return self.fold_scores
 
     @property
+    def keeps_models(self) -> bool:
+        """The sum is what it would be without, unless something is held back or left out of it."""
+        return self.min_holders == 1 and self.max_norm is None
+
+    @property
     def least_clients(self) -> int:
         """A sum is over so many at least."""
         return self.min_cohort
+
+    def mean_error(self, num_clients: int) -> float:
+        """Return the bound of what rounding adds to the numbers of tensors, where nobody is lost on the way."""
+        return 2.0 * self.rules.narrow(num_clients).error
 
     # ---- before the course
 
@@ -125,7 +136,7 @@ class SecureSum(Guard):
                     f"{exchange.request}), and under a secure sum nobody has a single reply: leave the guard out, or "
                     "choose an algorithm that sees only folds (isthmus show algorithm NAME)"
                 )
-        return self._size_problem(course.sampling.size(course.num_clients))
+        return self._size_problem(course.sampling.size(course.num_clients)) or self._holders_problem(course)
 
     def _size_problem(self, cohort: int) -> str:
         if cohort < self.min_cohort:
@@ -137,6 +148,24 @@ class SecureSum(Guard):
             return (
                 f"with clip {self.clip:g} and {cohort} clients, words of {self.bits} bits have a unit of {unit:.2g}: "
                 "set a smaller clip, or bits=64"
+            )
+        return ""
+
+    def _holders_problem(self, course: Any) -> str:
+        if not self.rules.counts_holders:
+            return ""
+        decay = next(_decays(course.algorithm, "algorithm"), "")
+        if decay:
+            return (
+                f"min_holders is {self.min_holders}, and {decay}, which changes every number at every client, so that "
+                "each has enough holders and what one client alone has is told: set it to 0, or min_holders to 1"
+            )
+        noisy = next((guard for guard in course.guards if guard.changes_every_number), None)
+        if noisy is not None:
+            name = type(noisy).__name__
+            return (
+                f"min_holders is {self.min_holders}, and {name} adds noise to every number at every client, so that "
+                f"each has enough holders: leave {name} out, or set min_holders to 1 and have the noise hide it"
             )
         return ""
 
@@ -275,6 +304,16 @@ class SecureSum(Guard):
         if isinstance(request, EvaluateModel):
             return evaluation_of(cast(ScoreSums, mean), stages.num_replies, request)
         return mean
+
+
+def _decays(part: Any, where: str) -> Iterator[str]:
+    """Yield where a part of a course has weight decay, and how much."""
+    for each in fields(part):
+        value, place = getattr(part, each.name), f"{where}.{each.name}"
+        if is_dataclass(value) and not isinstance(value, type):
+            yield from _decays(value, place)
+        elif each.name in DECAYS and (decay := max(value, default=0.0) if isinstance(value, tuple) else value):
+            yield f"{place} is {decay:g}"
 
 
 def _book(at: AtClient) -> Book | None:

@@ -20,6 +20,7 @@ from isthmus.sites.courses.own_graph import require_own_graph
 from isthmus.sites.courses.site_course import for_sites, refuse_meaningless
 from isthmus.sites.courses.transfer import manifest_of, part_of
 from isthmus.sites.silo.service import read_course
+from isthmus.sites.silo.studies import names_study
 
 SUBMIT, LIST, FOLLOW, CANCEL, RESUME = "submit", "courses", "follow", "cancel", "resume"
 FILES, PART, TAKEN = "files", "part", "taken"
@@ -99,7 +100,13 @@ class Desk:
         course = read_course(submission.course)
         refuse_meaningless(course, len(self.sites))
         require_own_graph(course, self.graph)
-        entry = self.ledger.add(for_sites(course, self.sites), self.sites, operator, submission.submission)
+        study, until = submission.study, submission.until
+        if study and not names_study(study):
+            raise BadInput(f"{study[:40]!r} cannot name a study")
+        if until < 0:
+            raise BadInput(f"until is {until}; it must be a round, or 0 for the course's end")
+        added = for_sites(course, self.sites)
+        entry = self.ledger.add(added, self.sites, operator, submission.submission, study, until)
         facts = self.ledger.facts(entry)
         self.say(f"{operator} submitted a course of {facts.algorithm}: {entry.path}")
         return facts

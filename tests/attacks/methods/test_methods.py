@@ -17,6 +17,7 @@ from isthmus.algorithms.fedsage.neighbor_generation import FeatureGenerator, nea
 from isthmus.attacks.attack import Attack, Case, Message, NothingSeen, Seen
 from isthmus.attacks.listening import heard
 from isthmus.attacks.methods.generated_features import GeneratedFeatures, generated
+from isthmus.attacks.methods.generated_nodes import GeneratedNodes
 from isthmus.attacks.methods.hidden_gradients import HiddenGradients, read
 from isthmus.attacks.methods.labels_from_rows import LabelsFromRows
 from isthmus.attacks.methods.peers_nearest import PeersNearest, nearest_sums
@@ -100,6 +101,37 @@ def test_what_a_generator_gives_most_of_is_taken_for_its_clients() -> None:
     assert mine["auc"] > 0.99 > prior["auc"]
     with pytest.raises(NothingSeen, match="no generator of client-0"):
         attack.guess(replace(seen, messages=()), known)
+
+
+def test_nodes_that_are_like_a_generated_row_are_taken_for_its_clients() -> None:
+    scenario = toy_scenario(2, num_nodes=10, num_common=0)
+    case = Case(toy_course(FedSagePlus(), num_clients=2), scenario)
+    attack, known = GeneratedNodes(), scenario.whole.x.double()
+    messages = []
+    for client, part in scenario.parts.items():
+        slots, columns = part.num_nodes, part.num_features
+        view = view_of(1, slots=slots, columns=columns)  # one node that is given each of the client's as a neighbour
+        params = {name: torch.zeros_like(tensor) for name, tensor in view.params.items()}
+        params["slot_bias"] = 3.0 * part.x + (1.0 - 3.0) * known.mean(dim=0).float()
+        reply = replace(view, params=params, counts=torch.tensor([slots]))
+        messages.append(Message(Position(0, 0, 1), {client: ShareGenerator(6, 24, slots)}, reply))
+    seen = Seen(case.course, case.clients, {}, {}, tuple(messages))
+    mean, found = known.mean(dim=0), attack.guess(seen, attack.known(case)).view(2, -1)
+    likeness = [
+        [max(_cosine(known[node] - mean, row.double() - mean) for row in part.x) for node in range(len(known))]
+        for part in scenario.parts.values()
+    ]
+    wanted = torch.tensor(likeness, dtype=torch.float64)
+    assert torch.allclose(found, wanted - wanted.mean(dim=0), atol=1e-5)
+    assert scored(attack, case, seen)["auc"] == 1.0
+    truth = attack.truth(case, known).view(2, -1)
+    assert [set(row.nonzero().flatten().tolist()) for row in truth] == [
+        set(part.node_ids.tolist()) for part in scenario.parts.values()
+    ]
+
+
+def _cosine(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float(one @ other / (one.norm() * other.norm()))
 
 
 # ---- FedGNN
@@ -195,7 +227,15 @@ def test_labels_are_what_rows_say() -> None:
 
 @pytest.mark.parametrize(
     "attack",
-    [GeneratedFeatures(), PeersNearest(), RatedItems(), UsersByEmbeddings(), HiddenGradients(), LabelsFromRows()],
+    [
+        GeneratedFeatures(),
+        GeneratedNodes(),
+        PeersNearest(),
+        RatedItems(),
+        UsersByEmbeddings(),
+        HiddenGradients(),
+        LabelsFromRows(),
+    ],
     ids=lambda attack: type(attack).__name__,
 )
 def test_what_a_method_does_not_send_is_refused_and_without_messages_nothing_is_seen(attack: Attack) -> None:

@@ -219,7 +219,7 @@ def test_a_clip_that_nobody_reaches_and_no_noise_is_a_plain_uniform_mean() -> No
     require_close(mine, theirs, "a loose clip and none", 1e-6)
 
 
-@pytest.mark.parametrize("mode", ["central", "local"])
+@pytest.mark.parametrize("mode", ["central", pytest.param("local", marks=pytest.mark.slow)])
 def test_it_keeps_to_what_every_guard_must_keep_to(mode: str) -> None:
     algorithms = (FAIR, Scaffold(local_steps=2, weighting="uniform"))
     # who has nothing to train on counts as all others do: else its weight would tell

@@ -154,7 +154,9 @@ def test_every_dropout_at_every_stage(number: int, threshold: float, most: int, 
     assert seen == SEEN[number, threshold, holders]
 
 
-@pytest.mark.parametrize(("holders", "stages"), [(1, STAGES), (2, COUNTING)])
+@pytest.mark.parametrize(
+    ("holders", "stages"), [(1, STAGES), pytest.param(2, COUNTING, marks=pytest.mark.slow)], ids=["summing", "counting"]
+)
 def test_every_dropout_of_five_down_to_the_threshold(holders: int, stages: tuple[str, ...]) -> None:
     """All t-of-n at each choice of two stages: whoever two of five are, and wherever each is lost."""
     rules, replies = SumRules(threshold=0.6, min_holders=holders), updates(5)

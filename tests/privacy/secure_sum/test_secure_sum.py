@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import isthmus
-from isthmus.algorithms import ALGORITHMS, FedAvg, FedGL
+from isthmus.algorithms import ALGORITHMS, FedAvg, FedEx, FedGL
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.core.client import Client
 from isthmus.core.errors import BadInput, BadMessage, CourseFailed, TooFewReplies
@@ -22,7 +22,9 @@ from isthmus.core.guards.guard import AtClient
 from isthmus.core.protocol import EvaluateModel, Evaluation, ModelState, Position
 from isthmus.core.random import Secret, UniformSampling
 from isthmus.core.training import EVERYBODY
+from isthmus.learn.optimizers import SGD
 from isthmus.privacy.compression.random_k import RandomK
+from isthmus.privacy.noise.client_dp import ClientDP
 from isthmus.privacy.secure_sum import SecureSum
 from isthmus.privacy.secure_sum.scores import ScoreSums, evaluation_of, misfit, summands
 from isthmus.privacy.secure_sum.stages import MaskedWords, PublicKeys
@@ -38,6 +40,8 @@ from tests.sites.sums.watching import Watch, watched
 # A model after some rounds of sums that are each off by K units / 2, units of 2^-24, and its training on that.
 TOLERANCE = 1e-5
 SUMS = SecureSum()
+# Decay changes every number at every client, and nothing would be left that few hold.
+UNDECAYED = FedAvg(local_steps=2, weighting="uniform", optimizer=SGD(weight_decay=0.0))
 # Those whose server looks at single replies; `problem` says which.
 LOOKING = {"fedgl", "fedgnn", "fedsage_plus", "gcfl", "gcfl_plus", "gfl_appnp"}
 POOLED = {"global"}
@@ -271,6 +275,18 @@ def test_fields_that_cannot_be_are_refused(fields: dict[str, Any], why: str) -> 
         ({"num_clients": 2}, "2 clients take part in a round, and min_cohort is 3"),
         ({"sampling": UniformSampling(0.4)}, "2 clients take part in a round, and min_cohort is 3"),
         ({"guards": (SecureSum(min_holders=6),)}, "5 clients take part in a round, and min_holders is 6"),
+        (
+            {"guards": (SecureSum(min_holders=2),)},
+            r"min_holders is 2, and algorithm\.optimizer\.weight_decay is 0\.0005, which changes every number at every",
+        ),
+        (
+            {"guards": (SecureSum(min_holders=2),), "algorithm": FedEx(inner=UNDECAYED, decays=(0.0, 0.01))},
+            r"algorithm\.decays is 0\.01.*set it to 0, or min_holders to 1",
+        ),
+        (
+            {"guards": (ClientDP(mode="distributed"), SecureSum(min_holders=2)), "algorithm": UNDECAYED},
+            "ClientDP adds noise to every number at every client.*leave ClientDP out",
+        ),
         ({"guards": (SecureSum(clip=1e7),)}, "words of 32 bits have a unit of"),
         ({"guards": (SecureSum(), Affine())}, r"SecureSum adds up what clients hold, so it must be the last guard"),
         ({"guards": (Boxed(), SecureSum())}, "Boxed turns each reply into bytes that cannot be added up"),
@@ -314,7 +330,9 @@ def test_guards_before_it_are_undone_on_the_mean() -> None:
 
 def test_a_run_has_scores_and_no_word_of_single_clients_on_the_way(tmp_path: Any) -> None:
     found = run(
-        replace(course(guard=SecureSum(min_holders=2)), rounds=2), scenario=toy_scenario(4), run_dir=tmp_path / "run"
+        replace(course(), algorithm=UNDECAYED, guards=(SecureSum(min_holders=2),), rounds=2),
+        scenario=toy_scenario(4),
+        run_dir=tmp_path / "run",
     )
     rounds = [event for event in found.events if event["event"] == "round"]
     assert rounds[0]["score"] is not None
@@ -345,6 +363,13 @@ def test_each_sum_is_the_plain_weighted_mean_within_half_a_unit_for_each_client(
     watch.check(guard.rules)
     kinds = {each.place[3] for each in watch.sums}
     assert len(watch.sums) >= 4 and "ScoreSums" in kinds and len(kinds) >= 2
+
+
+def test_what_rounding_adds_to_a_mean_is_bounded_by_what_the_guard_says() -> None:
+    guard = SecureSum(clip=1e4)
+    plain, secure = traced(rounds=1).state, traced("fedavg", guard, rounds=1).state
+    off = max(float((secure.params[name] - plain.params[name]).abs().max()) for name in plain.params)
+    assert guard.mean_error(4) / 100.0 < off < guard.mean_error(4)
 
 
 # ---- a server that asks clients for different things

@@ -24,7 +24,7 @@ from isthmus.sites.parties.kit import make_federation, open_kit
 from isthmus.sites.submit import Operator, connected
 from isthmus.sites.up import free_port
 from tests.processes import Process
-from tests.sites.in_process import submitted_course, write_silos
+from tests.sites.in_process import UNDECAYED, submitted_course, write_silos
 from tests.sites.sums.striking import COUNTING, OUT, SELDOM, STAGES, scenario_of
 from tests.sites.sums.watching import Watch, read
 
@@ -38,7 +38,8 @@ HOLDERS = SecureSum(threshold=0.51, min_holders=2)
 
 
 def course(**changes: Any) -> Any:
-    return submitted_course(**{"guards": (GUARD,), "num_clients": len(SITES), "evaluate_every": 1000, **changes})
+    plain = {"algorithm": UNDECAYED, "guards": (GUARD,), "num_clients": len(SITES), "evaluate_every": 1000}
+    return submitted_course(**{**plain, **changes})
 
 
 @dataclass

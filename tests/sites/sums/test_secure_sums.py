@@ -16,7 +16,7 @@ from isthmus.runs.simulated import run
 from isthmus.runtime.envelope import Envelope
 from isthmus.sites.courses.site_course import SiteCourse
 from isthmus.testing.traces import require_close
-from tests.sites.in_process import site_course
+from tests.sites.in_process import UNDECAYED, site_course
 from tests.sites.sums.striking import (
     COUNTING,
     HASTE,
@@ -41,7 +41,7 @@ def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def course(number: int = 4, guard: SecureSum | None = None, **changes: Any) -> Any:
     plain = {"guards": (guard or SecureSum(threshold=0.51),), "runtime": "loop", "num_clients": number}
-    return site_course(**{**plain, "evaluate_every": 1000, **changes})
+    return site_course(UNDECAYED, **{**plain, "evaluate_every": 1000, **changes})
 
 
 def seen(

@@ -20,6 +20,7 @@ from isthmus.attacks.inputs.grain.gluing import Piece, Stock
 from isthmus.core.random import torch_generator
 
 CHUNK = 20_000  # blocks that are tried at once
+PAIRED = 500  # kinds that are held against all others at once
 # Of rows, so many columns and two for each dimension are looked at first. Their share of a row's length may be small.
 FEW_COLUMNS = 32
 FEW_FACTOR = 4.0
@@ -30,15 +31,15 @@ class Limits:
     """How far a search goes, in numbers of things, so that it does not depend on the machine.
 
     Fields:
-        nodes:  of a graph
+        nodes:   of a graph
         present: kinds of nodes all of whose features occur; with more nothing is tried
-        kinds:  of nodes that are left by the first span
-        tries:  neighbourhoods of a kind; those of a kind with more are left out
-        all:    neighbourhoods of all kinds
-        wide:   pieces of two hops
-        steps:  of depth-first search
-        sizes:  numbers of nodes that are tried
-        checks: graphs whose gradient is compared, of each number of nodes
+        kinds:   of nodes that are left by the first span
+        tries:   neighbourhoods of a kind; those of a kind with more are left out
+        all:     neighbourhoods of all kinds
+        wide:    pieces of two hops
+        steps:   of depth-first search
+        sizes:   numbers of nodes that are tried
+        checks:  graphs whose gradient is compared, of each number of nodes
     """
 
     nodes: int = 80
@@ -140,14 +141,15 @@ def pairs_in_span(kinds: Kinds, span: Span, tolerance: float) -> Kinds:
     Two nodes that are joined and have the same other neighbours make A + I singular: the span has their sum alone.
     """
     outside = kinds.x - (kinds.x @ span.basis) @ span.basis.t()
-    alone = outside.norm(dim=1) <= tolerance * kinds.x.norm(dim=1)
-    # |a + b|^2 = |a|^2 + |b|^2 + 2 a b
+    most = tolerance * kinds.x.norm(dim=1)
     square = outside.square().sum(dim=1)
-    together = (square.unsqueeze(1) + square + 2.0 * outside @ outside.t()).clamp_min(
-        0.0
-    ).sqrt() <= tolerance * kinds.x.norm(dim=1)
-    together &= torch.eq(kinds.degrees.unsqueeze(1), kinds.degrees) & (kinds.degrees > 0)
-    return kinds.some(alone | together.any(dim=1))
+    chosen = square.sqrt() <= most
+    for some in torch.split(torch.arange(len(kinds)), PAIRED):
+        # |a + b|^2 = |a|^2 + |b|^2 + 2 a b
+        sums = square[some].unsqueeze(1) + square + 2.0 * outside[some] @ outside.t()  # (some, kinds)
+        alike = torch.eq(kinds.degrees[some].unsqueeze(1), kinds.degrees) & (kinds.degrees > 0)
+        chosen[some] |= (alike & (sums.clamp_min(0.0).sqrt() <= most)).any(dim=1)
+    return kinds.some(chosen)
 
 
 def blocks(
@@ -295,6 +297,7 @@ def _rows(mapped: Tensor, degrees: Tensor, pieces: Sequence[Piece], bias: Tensor
 
 PARALLEL = 1e-9  # rows are multiples of each other if the cosine between them is one but for so much
 WHOLE = 0.02  # a number of nodes is whole if it is off by no more
+NOTHING = WHOLE / 100  # of a row there is nothing if there are no more nodes than this, as least squares have it
 # What least squares leave of a row that a graph is made of, as a share of what was pooled.
 LEFT_OUT = 1e-3
 
@@ -315,14 +318,14 @@ def stocks(rows: Tensor, pooled: Tensor, most: int, mean: bool) -> Iterator[Stoc
         return
     shares = torch.from_numpy(found)
     fits = _factors(length, group, shares)
-    for nodes in range(1, most + 1) if mean else [0]:
-        scale = nodes if mean else 1
-        if all(any(_is_whole(scale * each) for each in own) for own in fits.values()):
-            fewest = sum(min(round(scale * e) for e in own if _is_whole(scale * e)) for own in fits.values())
-            greatest = sum(max(round(scale * e) for e in own if _is_whole(scale * e)) for own in fits.values())
-            for number in [nodes] if mean else range(fewest, greatest + 1):
-                if fewest <= number <= greatest:
-                    yield Stock(tuple(group.tolist()), tuple(length.tolist()), tuple((scale * shares).tolist()), number)
+    for scale in range(1, most + 1) if mean else (1,):  # a mean of so many nodes is their sum by their number
+        numbers = [[round(scale * each) for each in own if _is_whole(scale * each)] for own in fits.values()]
+        if all(numbers):
+            fewest, greatest = sum(map(min, numbers)), sum(map(max, numbers))
+            there = tuple((scale * shares).tolist())
+            for nodes in (scale,) if mean else range(fewest, greatest + 1):
+                if fewest <= nodes <= greatest:
+                    yield Stock(tuple(group.tolist()), tuple(length.tolist()), there, nodes)
 
 
 def _factors(length: Tensor, group: Tensor, shares: Tensor) -> dict[int, list[float]]:
@@ -330,7 +333,7 @@ def _factors(length: Tensor, group: Tensor, shares: Tensor) -> dict[int, list[fl
     found: dict[int, list[float]] = {}
     for place in range(len(length)):
         share, own = float(shares[group[place]]), float(length[place])
-        if own > 1e-12 and share > WHOLE * own / 100:
+        if own > 1e-12 and share > NOTHING * own:
             found.setdefault(int(group[place]), []).append(share / own)
     return found
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeAlias
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,10 @@ class Glued:
 
     pieces: tuple[int, ...]
     edges: frozenset[tuple[int, int]]
+
+
+# What a step of the search comes to: graphs, and steps that come before those that follow it.
+Step: TypeAlias = Iterator["Glued | Step"]
 
 
 @dataclass
@@ -87,8 +92,19 @@ class Gluing:
         self.edges: set[tuple[int, int]] = set()
 
     def graphs(self) -> Iterator[Glued]:
-        """Yield graphs, until there are no more or the budget is spent."""
-        yield from self._begun(self._starts())
+        """Yield graphs, until there are no more or the budget is spent.
+
+        Each edge is a step within steps, and a graph may have more of them than Python lets calls be within calls.
+        """
+        under_way: list[Step] = [self._begun(self._starts())]
+        while under_way:
+            found = next(under_way[-1], None)
+            if found is None:
+                under_way.pop()
+            elif isinstance(found, Glued):
+                yield found
+            else:
+                under_way.append(found)
 
     def _starts(self) -> list[int]:
         """Return the pieces that a component can begin with: all of the smallest group of which something is left."""
@@ -100,38 +116,38 @@ class Gluing:
                 groups.setdefault(self.stock.group[place], []).append(place)
         return min(groups.values(), key=len, default=[])
 
-    def _begun(self, starts: Sequence[int]) -> Iterator[Glued]:
+    def _begun(self, starts: Sequence[int]) -> Step:
         for start in starts:
             self._add(start)
-            yield from self._grown()
+            yield self._grown()
             self._take_back()
 
-    def _grown(self) -> Iterator[Glued]:
+    def _grown(self) -> Step:
         if not self.budget.spend():
             return
         node = next((n for n, lacks in enumerate(self.open) if lacks), None)
         if node is None:
-            yield from self._whole()
+            yield self._whole()
             return
         label = min(self.open[node], key=lambda each: (len(self.by_label.get(each, ())), each))
         own = self.pieces[self.nodes[node]].label
         for other in self._joinable(node, label, own):
             self._join(node, other, label, own)
-            yield from self._grown()
+            yield self._grown()
             self._part(node, other, label, own)
         for place in self.by_label.get(label, ()):
             if self._can_be_added(place) and own in self.pieces[place].near:
                 self._add(place)
                 self._join(node, len(self.nodes) - 1, label, own)
-                yield from self._grown()
+                yield self._grown()
                 self._part(node, len(self.nodes) - 1, label, own)
                 self._take_back()
 
-    def _whole(self) -> Iterator[Glued]:
+    def _whole(self) -> Step:
         """Yield the graph, or begin another component where something is left."""
         whole = self.stock is None or len(self.nodes) == self.stock.nodes
         if not whole:
-            yield from self._begun(self._starts())
+            yield self._begun(self._starts())
         elif not any(self._is_left(place) for place in range(len(self.pieces)) if self.stock):
             yield Glued(tuple(self.nodes), frozenset(self.edges))
 

@@ -19,12 +19,11 @@ from isthmus.attacks.inputs.dense import DenseGCN, in_double, model_problem, wei
 from isthmus.attacks.inputs.grain.blocks import Kinds, Limits
 from isthmus.attacks.inputs.grain.search import LossOf, Sought, of_answers, of_classes, rebuilt
 from isthmus.attacks.inputs.grain.small_graph import SmallGraph, alike, rings, same
-from isthmus.attacks.inputs.layers import first_update, steps_problem, without_decay
+from isthmus.attacks.inputs.layers import UPDATES, first_update, steps_problem, without_decay
 from isthmus.attacks.measures import mean_of
 from isthmus.config.course import Course
 from isthmus.core.errors import refuse
 from isthmus.core.protocol import Position, Request
-from isthmus.core.random import torch_generator
 from isthmus.data.graph import Graph
 from isthmus.data.graph_set import GraphSet
 from isthmus.learn.tasks import GraphBinary, GraphClassification, NodeClassification
@@ -46,9 +45,9 @@ class Nodes:
     """What is known of nodes, and of graphs like a client's.
 
     Fields:
-        kinds:   what single nodes can be: features with a number of neighbours
-        drawn:   by client, a graph of the data, drawn at random
-        rings:   of a set of graphs, which share of edges is in a ring of each size, for some of them
+        kinds: what single nodes can be: features with a number of neighbours
+        drawn: by client, a graph of the data, drawn at random
+        rings: which share of edges is in a ring of each size, of some graphs of a set; nothing where there is no set
     """
 
     kinds: Kinds
@@ -86,7 +85,7 @@ class GraphFromGradient(Attack):
     position: ClassVar[str] = CURIOUS_SERVER
     learns: ClassVar[str] = "the graph that a client trains on, with its features"
     knows: ClassVar[str] = "which features nodes of such data can have, with how many neighbours, and usual rings"
-    reads: ClassVar[tuple[str, ...]] = ("params",)
+    reads: ClassVar[tuple[str, ...]] = UPDATES
     measures: ClassVar[tuple[str, ...]] = ("exact", "nodes", "one hop", "two hops")
 
     degree_columns: int = 0
@@ -182,9 +181,8 @@ def kinds_of(x: Tensor, edge_index: Tensor, degree_columns: int) -> Kinds:
 
 
 def distinct(rows: Tensor) -> Tensor:
-    """Return the rows, each once, as they come first; two with equal sums by random weights are taken for equal."""
-    weights = torch.randn(rows.shape[1], dtype=torch.float64, generator=torch_generator(0, "distinct rows"))
-    _, which = torch.unique((rows.double() @ weights), return_inverse=True)
+    """Return the rows, each once, as they come first."""
+    _, which = torch.unique(rows, dim=0, return_inverse=True)
     first = torch.full((int(which.max()) + 1 if len(which) else 0,), len(rows))
     first = first.scatter_reduce(0, which, torch.arange(len(rows)), "amin")
     return rows[first.sort().values]

@@ -28,6 +28,8 @@ from isthmus.attacks.inputs.grain.gluing import Budget, Glued, Gluing, Piece, al
 from isthmus.attacks.inputs.grain.small_graph import SmallGraph
 
 OUTPUT = "decoder.layers.{}.{}"
+# Where nothing is found, rows that are so much farther from a span are let in as well: a direction may be missing.
+WIDER = 4.0
 
 # Of scores, and of what their gradient is said to be, the loss.
 LossOf = Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]]
@@ -55,10 +57,6 @@ class Sought:
     fits: float
     limits: Limits
     likelihood: Callable[[SmallGraph], float] = lambda graph: 0.0
-
-
-# Where nothing is found, rows that are so much farther from a span are let in as well: a direction may be missing.
-WIDER = 4.0
 
 
 def rebuilt(sought: Sought, kinds: Kinds) -> SmallGraph | None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from hashlib import blake2b
 
 import torch
 from torch import Tensor
 
 from isthmus.data.graph import Graph
 
-Colours = list[Any]
+Colours = list[bytes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +54,22 @@ class SmallGraph:
         return found
 
     def colours(self, hops: int) -> Colours:
-        """Return what each node is with all that lies within some hops, as a value that can be compared."""
+        """Return a digest of what each node is with all that lies within some hops."""
         near = self.neighbors()
-        found: Colours = [tuple(row) for row in self.x.float().tolist()]
+        rows = self.x.float() + 0.0  # there are two zeros
+        found = [_digest(row.numpy().tobytes()) for row in rows]
         for _ in range(hops):
-            # A digest of what is nearer keeps values short; equal ones have equal digests in one process.
-            found = [hash((found[i], tuple(sorted(hash(found[j]) for j in near[i])))) for i in range(self.num_nodes)]
+            found = _farther(found, near)
         return found
+
+
+def _farther(colours: Colours, near: list[list[int]]) -> Colours:
+    """Return colours of one hop more."""
+    return [_digest(own + b"".join(sorted(colours[j] for j in near[i]))) for i, own in enumerate(colours)]
+
+
+def _digest(told: bytes) -> bytes:
+    return blake2b(told, digest_size=16).digest()
 
 
 def rings(graph: SmallGraph) -> Counter[int]:
@@ -95,11 +105,14 @@ def same(one: SmallGraph, other: SmallGraph) -> bool:
     """Whether two graphs are the same, features included, but for the order of their nodes."""
     if one.num_nodes != other.num_nodes or len(one.edges) != len(other.edges):
         return False
-    hops = one.num_nodes
-    first, second = one.colours(hops), other.colours(hops)
+    near, other_near = one.neighbors(), other.neighbors()
+    first, second, number = one.colours(0), other.colours(0), 0
+    while len(set(first)) > number:  # what lies farther tells more nodes apart
+        number = len(set(first))
+        first, second = _farther(first, near), _farther(second, other_near)
     if Counter(first) != Counter(second):
         return False
-    return _placed({}, _order(one), first, second, one.neighbors(), [set(near) for near in other.neighbors()])
+    return _are_placed(_order(one), first, second, near, list(map(set, other_near)))
 
 
 def _order(graph: SmallGraph) -> list[int]:
@@ -117,25 +130,40 @@ def _order(graph: SmallGraph) -> list[int]:
     return found
 
 
-def _placed(
+def _are_placed(
+    order: list[int], first: Colours, second: Colours, near: list[list[int]], other_near: list[set[int]]
+) -> bool:
+    """Whether nodes, in their order, have places in another graph: one after the other, and back where one has none."""
+    image: dict[int, int] = {}
+    tries: list[Iterator[int]] = []
+    while len(image) < len(order):
+        node = order[len(image)]
+        if len(tries) == len(image):
+            tries.append(_places(node, image, first, second, near, other_near))
+        place = next(tries[-1], None)
+        if place is not None:
+            image[node] = place
+            continue
+        tries.pop()
+        if not tries:
+            return False
+        del image[order[len(image) - 1]]
+    return True
+
+
+def _places(
+    node: int,
     image: dict[int, int],
-    order: list[int],
     first: Colours,
     second: Colours,
     near: list[list[int]],
     other_near: list[set[int]],
-) -> bool:
-    """Whether the nodes that are left, in their order, have places in the other graph."""
-    if len(image) == len(order):
-        return True
-    node = order[len(image)]
+) -> Iterator[int]:
+    """Yield where a node can be, next to the places of its neighbours that have one and of no other node."""
     placed = [image[each] for each in near[node] if each in image]
     taken = set(image.values())
     for place, colour in enumerate(second):
         if place in taken or colour != first[node] or not all(each in other_near[place] for each in placed):
             continue
-        if len(other_near[place] & taken) != len(placed):
-            continue
-        if _placed({**image, node: place}, order, first, second, near, other_near):
-            return True
-    return False
+        if len(other_near[place] & taken) == len(placed):
+            yield place

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from isthmus.attacks.inputs.dense import mixing
+from isthmus.attacks.inputs.grain import blocks as of_blocks
 from isthmus.attacks.inputs.grain.blocks import (
     Kinds,
     Limits,
@@ -111,7 +112,11 @@ def test_columns_that_say_degrees_are_added() -> None:
     assert found.x.tolist() == [[0, 1, 0, 1, 0], [0, 1, 0, 0, 1]] and found.degrees.tolist() == [1, 2]
 
 
-def test_of_two_that_are_joined_and_have_the_same_neighbours_the_sum_is_found() -> None:
+@pytest.mark.parametrize("at_once", [1, 4, 500])
+def test_of_two_that_are_joined_and_have_the_same_neighbours_the_sum_is_found(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_blocks, "PAIRED", at_once)
     x = torch.randn(2, 5, generator=DRAW).double()
     twins = Kinds(torch.cat([x, torch.randn(4, 5, generator=DRAW).double()]), torch.ones(6, dtype=torch.long))
     span = Span.of((mixing(torch.tensor([[0.0, 1.0], [1.0, 0.0]]).double()) @ x).t(), 1e-9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from itertools import combinations
 
@@ -70,6 +71,12 @@ def test_all_graphs_are_found_that_a_slow_search_finds() -> None:
             if all(near(glued, pieces, node) == pieces[piece].near for node, piece in enumerate(nodes)):
                 slow.append(frozenset(edges))
     assert len(slow) == 1 and {len(edges) for edges in found} == {len(slow[0])}
+
+
+def test_a_graph_of_more_edges_than_calls_can_be_within_calls_is_found() -> None:
+    every = [Piece(label, tuple(other for other in range(60) if other != label)) for label in range(60)]
+    found = next(Gluing(every, Budget(5000), 80, once=True).graphs())
+    assert len(found.edges) == 60 * 59 / 2 > sys.getrecursionlimit()
 
 
 def test_a_spent_budget_ends_the_search() -> None:

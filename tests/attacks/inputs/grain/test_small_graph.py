@@ -39,12 +39,37 @@ def test_small_graphs_are_the_same_where_a_permutation_says_so() -> None:
     assert all(same(graphs[k], graphs[k + 1]) for k in range(0, 24, 2))
 
 
+def test_features_whose_hashes_are_equal_are_not_the_same() -> None:
+    assert hash(-1.0) == hash(-2.0)
+    assert not same(graph([-1], []), graph([-2], [])) and alike(graph([-1], []), graph([-2], []), 1) == 0.0
+    assert same(SmallGraph(torch.tensor([[-0.0]]), frozenset()), graph([0], []))
+
+
+def test_a_graph_of_more_nodes_than_calls_can_be_within_calls_is_the_same_as_itself() -> None:
+    ring = graph([0] * 60 + list(range(1, 1500)), [(k, k + 1) for k in range(1558)])
+    assert same(ring, permuted(ring, torch.randperm(1559, generator=torch.Generator().manual_seed(0)).tolist()))
+
+
 def test_two_triangles_are_no_hexagon() -> None:
     triangles = graph([0] * 6, [(0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (3, 5)])
     hexagon = graph([0] * 6, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 5)])
     # No node sees a difference, whatever the number of hops.
     assert alike(triangles, hexagon, 6) == 1.0
     assert not same(triangles, hexagon)
+
+
+def test_a_place_that_was_wrong_is_taken_back() -> None:
+    triangles, hexagon = (
+        [(0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (3, 5)],
+        [(k, k + 1) for k in range(6, 11)] + [(6, 11)],
+    )
+    one = graph([0] * 12, triangles + hexagon)
+    assert same(one, permuted(one, [*range(6, 12), *range(6)]))  # triangles come first in one, the hexagon in the other
+
+
+def test_what_lies_within_two_hops_is_told_apart_by_the_second() -> None:
+    one, other = graph([0, 0, 1], [(0, 1), (1, 2)]), graph([0, 0, 2], [(0, 1), (1, 2)])
+    assert alike(one, other, 1) == pytest.approx(2 * 1 / 6) and alike(one, other, 2) == 0.0
 
 
 def test_a_prism_is_not_three_nodes_joined_with_three() -> None:
