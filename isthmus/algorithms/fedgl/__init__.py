@@ -87,23 +87,27 @@ class Discovery:
     def _rows(self) -> EvenRows:
         return EvenRows(self.graph)
 
-    @cached_property
-    def _ended(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Ids, rows and labels, each with one more that stands for nodes that no view is about."""
-        zero = self.ids.new_zeros(1)
-        ends = (zero, zero, self.labels.new_full((1,), NO_LABEL))
-        found = zip((self.ids, self.place, self.labels), ends, strict=True)
-        ids, place, labels = (torch.cat(pair) for pair in found)
-        return ids, place, labels
-
     def projected(self, ids: Tensor) -> Guidance:
         """Return what there is for a client with these nodes: rows and columns of others are left out (Fig. 4)."""
-        rank = torch.searchsorted(self.ids, ids)  # (client's nodes,)
-        every, places, labels = self._ended
+        return self.projected_each([ids])[0]
+
+    def projected_each(self, held: Sequence[Tensor]) -> list[Guidance]:
+        """Return the same for each of many clients."""
+        sizes, ids = [len(mine) for mine in held], torch.cat([*held, self.ids[:0]])
+        rank = torch.searchsorted(self.ids, ids)
+        # One more, of which no view is about anything.
+        every, places, labels = (
+            torch.cat([each, each.new_full((1,), end)])
+            for each, end in ((self.ids, 0), (self.place, -1), (self.labels, NO_LABEL))
+        )
         known = (rank < len(self.ids)) & (every[rank] == ids)
-        place = torch.where(known, places[rank], -1)
-        graph, labels = self._rows.between(place), labels[place]
-        return Guidance(labels.int(), graph.pattern.crow.int(), graph.pattern.col.int(), graph.values)
+        place = places[torch.where(known, rank, len(self.ids))]
+        parts = zip(torch.split(place, sizes), torch.split(labels[place].int(), sizes), strict=True)
+        found = []
+        for mine, thought in parts:
+            graph = self._rows.between(mine)
+            found.append(Guidance(thought, graph.pattern.crow.int(), graph.pattern.col.int(), graph.values))
+        return found
 
 
 def aligned(held: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -263,7 +267,7 @@ class FedGL(Algorithm[FedGLState]):
         num_classes = len(nodes[known[0]].classes)
         width = next((view.embeddings.shape[1] for view in state.views.values()), 0)
         width = num_classes if self.embeddings == "output" else width
-        guidance = {client: found.projected(nodes[client].ids) for client in known}
+        guidance = dict(zip(known, found.projected_each([nodes[client].ids for client in known]), strict=True))
         requests = {c: TrainWithGuidance(state.params, mine, num_classes, width) for c, mine in guidance.items()}
         replies = fed.ask(requests)
         models = {client: ModelUpdate(reply.params, reply.weight) for client, reply in replies.items()}
