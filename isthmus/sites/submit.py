@@ -21,7 +21,7 @@ from isthmus.core.outside import foreign
 from isthmus.core.record import Record, foreign_texts
 from isthmus.runs.folder import RunFolder
 from isthmus.sites.courses import desk, messages
-from isthmus.sites.courses.ledger import CANCELLED, DONE, OPEN
+from isthmus.sites.courses.ledger import CANCELLED, DONE, FROZEN, OF_ITS_STUDY, OPEN
 from isthmus.sites.courses.transfer import take_folder
 from isthmus.sites.parties.admission import Entrance, connection_problem, wait_for_server
 from isthmus.sites.parties.certificates import SERVER, require_engine
@@ -125,6 +125,8 @@ class NoAnswer(CourseFailed):
 
 def finished(status: messages.CourseStatus) -> messages.CourseStatus:
     """Return the status of a course that is done; one that ended otherwise is an error."""
+    if status.state == FROZEN:
+        raise CourseFailed(f"the course {status.course_id[:8]} is frozen {status.reason}: {OF_ITS_STUDY}")
     if status.state != DONE:
         ended = "was cancelled" if status.state == CANCELLED else "failed:"
         raise CourseFailed(f"the course {status.course_id[:8]} {ended} {status.reason}")

@@ -21,6 +21,7 @@ from isthmus.sites.courses.ledger import CANCELLED
 from isthmus.sites.silo.policy import Policy
 from isthmus.sites.silo.state import prune
 from isthmus.sites.silo.studies import MAX_STUDIES, Studies
+from isthmus.sites.submit import finished
 from isthmus.tune.backends import Here
 from isthmus.tune.between_sites import NAME_FILE, Federation, check_study
 from isthmus.tune.reading import read_study
@@ -186,6 +187,18 @@ def test_a_server_that_is_started_again_knows_what_is_frozen(whole: Table, tmp_p
         house.hub.restart(site)
     house.start()
     assert plain(carried(found, tmp_path / "out", house)) == plain(whole)
+
+
+def test_who_watches_a_frozen_course_is_told_that_its_study_goes_on_with_it(tmp_path: Path) -> None:
+    house, found = Waiting(tmp_path / "house"), study()
+    few = replace(found, budget=replace(found.budget, client_rounds=9))
+    carried(few, tmp_path / "out", house)
+    (status,) = house.operator.courses()
+    assert (status.state, status.round, status.reason) == ("frozen", 3, "after round 3")
+    with pytest.raises(CourseFailed, match="is frozen after round 3: the study that it is a trial of goes on with it"):
+        finished(house.operator.follow(status.course_id, lambda event: None))
+    with pytest.raises(BadInput, match="the course is frozen; the study that it is a trial of goes on with it"):
+        house.operator.resume(status.course_id)
 
 
 def test_a_silo_takes_part_in_no_more_courses_of_a_study_than_its_policy_allows(whole: Table, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,13 @@ import yaml
 
 from isthmus.config.load import course_digest
 from isthmus.core.codec import encode
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.runs.folder import RunFolder, load_checkpoint, load_model_file
 from isthmus.runs.journal import read_journal
 from isthmus.runs.simulated import run
 from isthmus.runtime.cluster import Crew
 from isthmus.tune import trials
-from isthmus.tune.backends import Backend, Cluster, Here, backend_of
+from isthmus.tune.backends import Backend, Cluster, Here, Pool, backend_of
 from isthmus.tune.reading import read_study
 from isthmus.tune.running import Computed, search
 from isthmus.tune.spec import Study
@@ -394,6 +395,31 @@ def test_a_study_that_is_killed_ten_times_has_the_same_trials(tmp_path: Path) ->
     assert bits(found, tmp_path / "out") == bits(found, tmp_path / "whole")
     keys = [json.loads(line)["key"] for line in (tmp_path / "out" / "trials.jsonl").read_text().splitlines()]
     assert len(keys) == len(set(keys)) == len(table.rows)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_told_and_costs_the_stage_that_it_was_at(
+    whole: tuple[Table, Path], tmp_path: Path
+) -> None:
+    table, folder = whole
+
+    def kill(pool: Pool) -> None:
+        while _lines(tmp_path) < 2:
+            time.sleep(0.01)
+        os.kill(next(iter(pool.executor._processes)), signal.SIGKILL)
+
+    def struck() -> None:
+        with backend_of(2, None, None) as pool:
+            assert isinstance(pool, Pool)
+            threading.Thread(target=kill, args=(pool,), daemon=True).start()
+            carried(study(), tmp_path / "out", pool)
+
+    with pytest.raises(CourseFailed, match=r"a worker process was killed.*start the same again"):
+        struck()
+    assert 2 <= _lines(tmp_path) < len(table.rows)
+    with backend_of(2, None, None) as pool:
+        assert plain(carried(study(), tmp_path / "out", pool)) == plain(table)
+    assert bits(study(), tmp_path / "out") == bits(study(), folder)
 
 
 def _lines(folder: Path) -> int:

@@ -15,7 +15,7 @@ from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput, BadMessage, IsthmusError
 from isthmus.core.record import Record
 from isthmus.sites.courses import messages
-from isthmus.sites.courses.ledger import CANCELLED, OPEN, QUEUED, Entry, Ledger
+from isthmus.sites.courses.ledger import CANCELLED, FROZEN, OF_ITS_STUDY, OPEN, QUEUED, Entry, Ledger
 from isthmus.sites.courses.own_graph import require_own_graph
 from isthmus.sites.courses.site_course import for_sites, refuse_meaningless
 from isthmus.sites.courses.transfer import manifest_of, part_of
@@ -131,6 +131,8 @@ class Desk:
     def _resume(self, operator: str, entry: Entry) -> messages.CourseStatus:
         if entry.status.state in OPEN:
             return self.ledger.facts(entry)
+        if entry.status.state == FROZEN:
+            raise BadInput(f"the course is frozen; {OF_ITS_STUDY}")
         if entry.status.state not in (CANCELLED, "failed"):
             raise BadInput(f"the course is {entry.status.state}; there is nothing to go on with")
         self.ledger.requeue(entry)

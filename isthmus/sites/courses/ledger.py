@@ -25,6 +25,7 @@ QUEUED, RUNNING, PAUSED, FROZEN = "queued", "running", "paused", "frozen"
 DONE, FAILED, CANCELLED = "done", "failed", "cancelled"
 OPEN = (QUEUED, RUNNING, PAUSED)
 STATES = (*OPEN, FROZEN, DONE, FAILED, CANCELLED)
+OF_ITS_STUDY = "the study that it is a trial of goes on with it"
 MAX_EVENTS = 1000  # of a course that are kept for operators who ask
 MAX_TEXT = 1000  # characters of an event or a reason
 SAVE_SECONDS = 1.0  # rounds within this time are saved together
