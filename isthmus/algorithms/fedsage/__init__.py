@@ -103,15 +103,15 @@ class FedSagePlus(FedAvg):
     num_generated = 0 this is FedAvg.
 
     Features of nodes never cross. What the server and every peer learn of client i: fGen, which knows what features are
-    typical of its nodes, and noisy embeddings of its visible nodes that lack neighbours, with the numbers. Where
-    `latent` is not well below the number of features, embeddings tell much of them. Which nodes are hidden and the
-    noise are drawn from the client's own secret, which neither server nor peers have; the noise is another one in each
-    of `cross_rounds`, so that the mean of a node's embeddings has less of it the more there are. What client i learns
-    of the others: the sum of their gradients, which says how the nearest of their nodes differ from what it generates.
-    This is no proof against a client that wants to know: where no more of its nodes are given neighbours in a step than
-    fGen's hidden layer has columns (`max_nodes`, or a small graph), the equations have one solution, the sum over peers
-    of the nearest features. With two clients that is the one peer's features. The server, which has the view too, can
-    solve the same equations for the same sum.
+    typical of its nodes, and noisy embeddings of its visible nodes that lack neighbours, with the numbers. Only the
+    noise, and a `latent` well below the number of features, keep embeddings from telling these. Which nodes are hidden
+    and the noise are drawn from the client's own secret, which neither server nor peers have; the noise is another one
+    in each of `cross_rounds`, so that the mean of a node's embeddings has less of it the more there are. What client i
+    learns of the others: the sum of their gradients, which says how the nearest of their nodes differ from what it
+    generates. This is no proof against a client that wants to know: where no more of its nodes are given neighbours in
+    a step than fGen's hidden layer has columns (`max_nodes`, or a small graph), the equations have one solution, the
+    sum over peers of the nearest features. With two clients that is the one peer's features. The server, which has the
+    view too, can solve the same equations for the same sum.
 
     A client's memory: `neighgen` during the setup (generator, classifier, moments, which nodes are hidden), afterwards
     `mended`: the generator and a seed of its noise, drawn from the secret, from which the same neighbours are made

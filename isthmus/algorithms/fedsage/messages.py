@@ -29,8 +29,9 @@ class GeneratorView(Record):
     """What others need to judge the features that a client generates. No features of its nodes, and no edges."""
 
     params: Params
-    """The client's fGen, trained on its hidden nodes' features, of which it tells what is typical; as it is by default,
-    little more than what is typical of all nodes."""
+    """The client's fGen, trained on its hidden nodes' features, of which it tells what is typical: of words, little
+    more by default than what is typical of all nodes; but who knows the features of many nodes guesses by it which of
+    them the client holds."""
     inputs: Tensor
     """(nodes, latent): embeddings of the client's visible nodes that lack neighbours, with Gaussian noise: each tells
     about the features around one node. The server and all peers see each client's."""
