@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,11 @@ def test_wandb_keeps_everything_in_the_run_folder(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv("WANDB_MODE", raising=False)
     ran(tmp_path / "a", "wandb")
     (file,) = (tmp_path / "a" / "wandb").glob("offline-run-*/*.wandb")
-    found = file.read_bytes()
-    for name in (b"val/accuracy", b"bytes/up/ModelUpdate", b"client/client-0/val/accuracy", b"local_steps"):
-        assert name in found
+    wanted = (b"val/accuracy", b"bytes/up/ModelUpdate", b"client/client-0/val/accuracy", b"local_steps")
+    deadline = time.monotonic() + 30.0  # a process of its own writes it
+    while not all(name in file.read_bytes() for name in wanted) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert all(name in file.read_bytes() for name in wanted)
 
 
 class Failing(Sink):
