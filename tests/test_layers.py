@@ -26,12 +26,12 @@ ARROWS: dict[str, set[str]] = {
     "sinks": {"core"},
     "report": {"core"},  # it reads what runs wrote, as plain values
     "monitors": {"core", "data", "learn", "models", "algorithms"},  # they look at all models and graphs at once
-    "config": {"core", "data", "learn", "models", "algorithms", "monitors", "privacy"},
+    "config": {"core", "data", "learn", "models", "algorithms", "monitors", "privacy", "sinks"},
     "runs": {"core", "algorithms", "config", "data", "learn", "models", "monitors", "report", "runtime", "sinks"},
     "sites": {"core", "config", "data", "learn", "models", "runs", "runtime"},
     "attacks": {"core", "config", "data", "learn", "models", "runs", "report", "algorithms"},
     "suites": {"core", "config", "data", "report", "runs"},  # many courses, so above those that run one
-    "tune": {"core", "config", "data", "report", "runs", "suites"},  # searches over courses
+    "tune": {"core", "config", "data", "report", "runs", "sites", "suites"},  # searches over courses
     "cli": {"*"},
     "testing": {"*"},
     "top": {"*"},

@@ -5,6 +5,7 @@ A count that grows is a slower simulation long before a benchmark would tell.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -107,16 +108,17 @@ def simulation(
     return Simulation(course, Scenario(next(iter(parts.values())), parts))
 
 
-def federation(of: Simulation) -> Federation:
+def federation(of: Simulation, round: int = 1) -> Federation:
     rules = ExchangeRules(min_replies=len(of.clients))
     clients = of.runtime.clients
     return Federation(
-        of.runtime, seed=0, round=1, cohort=clients, model=of.initial, rules=rules, report=lambda report: None
+        of.runtime, seed=0, round=round, cohort=clients, model=of.initial, rules=rules, report=lambda report: None
     )
 
 
 def one_round(of: Simulation) -> Counting:
-    return counted(lambda: federation(of).ask_folded(TrainModel(of.initial.params), weighted_mean))
+    rounds = itertools.count(1)  # what is drawn at one place of a course is not drawn there again
+    return counted(lambda: federation(of, next(rounds)).ask_folded(TrainModel(of.initial.params), weighted_mean))
 
 
 def one_evaluation(of: Simulation) -> Counting:

@@ -55,6 +55,7 @@ def test_the_numbers_of_the_page_on_security_are_those_of_the_code() -> None:
         f"a minute for each party about what was refused or not asked for, {MAX_COMINGS_SAID} about its coming",
         f"{policy.max_rounds:,} rounds and steps, {policy.max_parameters // 10**6} million parameters, "
         f"{policy.max_message_bytes >> 20} MiB a message, {policy.max_request_seconds:.0f} s an answer",
+        f"it takes part in {policy.max_trials:,} courses of a study",
         f"memories of the {policy.keep_courses} latest courses, {policy.keep_days:.0f} days, the {policy.keep_models}",
         f"{MAX_SAID} lines a minute of each kind",
         f"{words[len(RUN_FILES)]} named files of a new folder",

@@ -21,6 +21,7 @@ from isthmus.learn.graph_client import GraphClient
 MAX_ARMS = 1024
 MAX_LOSS = 1e6
 MAX_SHARE = 1e6
+ROUNDING = 1e-6  # of the largest sum: what sums in whole numbers of 32 bits may be wrong by
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,12 @@ class FedEx(Algorithm[ArmState]):
         baseline = state.past / state.rounds if state.rounds else loss
         past, rounds = self.discount * state.past + loss, self.discount * state.rounds + 1.0
         alone = float(state.theta.max()) == 1.0
-        gradient = (mean.losses - baseline * mean.chosen) / (total * state.theta.clamp_min(1e-300))
+        expected = baseline * mean.chosen
+        gap = mean.losses - expected
+        # Steps are measured by the largest gradient so far, so what rounding leaves of none would be as large as any.
+        rounding = ROUNDING * torch.maximum(mean.losses.abs(), expected.abs()).max()
+        gap = torch.where(gap.abs() > rounding, gap, 0.0)
+        gradient = gap / (total * state.theta.clamp_min(1e-300))
         squares = state.squares + (0.0 if alone else float(gradient.abs().max()) ** 2)
         theta = state.theta
         if not alone and squares > 0.0:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import typer
 
-from isthmus.cli import audit, compare, courses, data, federation, inventory, predict, run, tune
+from isthmus.cli import audit, compare, courses, data, federation, inventory, predict, report, run, runs, tune
 from isthmus.cli.output import OUTPUT, explain, named_output
 from isthmus.core.errors import BadInput, IsthmusError
 
@@ -27,6 +27,8 @@ app.command("run", epilog=run.EXAMPLES)(run.run)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 app.command("tune", epilog=tune.EXAMPLES)(tune.tune)
 app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
+app.command("report", epilog=report.EXAMPLES)(report.report)
+app.command("runs", epilog=runs.EXAMPLES)(runs.runs)
 app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
 app.command("list", epilog=inventory.LIST_EXAMPLES)(inventory.list_parts)
 app.command("show", epilog=inventory.SHOW_EXAMPLES)(inventory.show_part)

@@ -78,7 +78,7 @@ def courses(
 ) -> None:
     """List the courses at the server, and watch, cancel or fetch one.
 
-    list: which there are (queued, running, paused, done, failed, cancelled), and where each is.
+    list: which there are (queued, running, paused, frozen, done, failed, cancelled), and where each is.
 
     attach: watch one until it is over; with --out, its run folder is brought here then.
 

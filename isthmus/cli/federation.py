@@ -323,4 +323,16 @@ def show_folder(path: Path) -> None:
     print_table(run_table({course_title(course): events}, metric), headline(metric, events, course.stopping.metric))
     for note in [event["text"] for event in events if event["event"] == "note"]:
         typer.echo(f"note: {printable(note)}")
+    _draw(path, events)
     typer.echo(f"run folder: {path}")
+
+
+def _draw(path: Path, events: list[dict[str, Any]]) -> None:
+    """Draw the page of a run whose journal somebody else wrote: what it says may be anything."""
+    from isthmus.runs.folder import RunFolder
+    from isthmus.runs.pages import write_page
+
+    try:
+        write_page(RunFolder(path), events)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        typer.echo(f"note: the run has no page, as its journal has what none can show: {printable(str(error))[:200]}")

@@ -12,12 +12,16 @@ from isthmus.core.errors import BadInput
 from isthmus.core.outside import printable
 
 if TYPE_CHECKING:
+    from isthmus.cli.live_study import LiveStudy
+    from isthmus.tune.backends import Backend
+    from isthmus.tune.results import Found
     from isthmus.tune.spec import Study
     from isthmus.tune.table import Row, Table
 
 EXAMPLES = examples(
     "isthmus tune STUDY.yaml rounds=50 --out results/study",
     "isthmus tune STUDY.yaml --workers 2",
+    "isthmus tune STUDY.yaml --federation federation/operator --out results/study",
     "isthmus tune STUDY.yaml --table --fractions 0.4,1.0 --out results/table",
     "isthmus tune STUDY.yaml --on results/table/curves.npz",
     after="A study that was cut short goes on where it stopped when it is started again with the same --out, with the "
@@ -36,6 +40,9 @@ def tune(
     cluster: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run trials on the workers of this Dask cluster.")
     ] = None,
+    federation: Annotated[
+        Path | None, typer.Option(metavar="KIT", help="Run trials on a federation's silos, with an operator's kit.")
+    ] = None,
     table: Annotated[
         bool, typer.Option("--table", help="Fill a lookup table with all configurations, and search nothing.")
     ] = False,
@@ -50,8 +57,18 @@ def tune(
     json: Json = False,
 ) -> None:
     """Search for the keys of a course with which it does best; trials freeze and thaw."""
+    from isthmus.cli.live_study import LiveStudy
+    from isthmus.tune.backends import backend_of
     from isthmus.tune.reading import load_study
+    from isthmus.tune.results import found_by
 
+    if federation is not None and (table or on is not None or workers is not None or cluster is not None):
+        raise BadInput("--federation is for trials on silos; leave out --table, --on, --workers and --cluster")
+    if federation is not None:
+        where = out or Path("results") / study.stem
+        between, found, final = _between_sites(study, words or [], federation, where, json)
+        _show(found_by(between, found, final), where, json)
+        return
     made = load_study(study, words or ())
     if table and on is not None:
         raise BadInput("--table fills a lookup table and --on searches on one; give one of them")
@@ -61,10 +78,11 @@ def tune(
     if table:
         _fill(made, _shares(fractions), points, folder, workers or 1, data_root, json)
     elif on is not None:
-        _show(made, _looked_up(made, on), None, (), json)
+        _looked_up(made, on, out, json)
     else:
-        found, final = _searched(made, folder, workers, cluster, data_root, json)
-        _show(made, found, folder, final, json)
+        with LiveStudy(made, json) as live, backend_of(workers, cluster, data_root) as backend:
+            found, final = _searched(made, folder, live, backend)
+        _show(found_by(made, found, final), folder, json)
 
 
 def _shares(text: str) -> list[float]:
@@ -75,12 +93,13 @@ def _shares(text: str) -> list[float]:
 
 
 def _fill(study: Study, shares: Any, points: int, folder: Path, workers: int, root: Path | None, silent: bool) -> None:
+    from isthmus.cli.live_study import LiveStudy
     from isthmus.tune.filling import FILE, Filling, fill
 
-    with _bar(study.title, silent) as (progress, task):
+    with LiveStudy(study, silent) as live:
 
         def on_done(told: str, done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total, facts=printable(told))
+            live.bar.update(live.task, completed=done, total=total, facts=printable(told))
 
         curves = fill(Filling.of(study, shares, points), folder, data_root=root, workers=workers, on_done=on_done)
     truth = curves.truth()
@@ -108,72 +127,73 @@ def json_wanted(wanted: bool, facts: dict[str, Any]) -> bool:
     return wanted
 
 
-def _looked_up(study: Study, path: Path) -> Table:
-    from isthmus.tune.curves import Curves, LookedUp
+def _looked_up(study: Study, path: Path, folder: Path | None, silent: bool) -> None:
+    from isthmus.tune.curves import Curves, LookedUp, regrets, unseen
+    from isthmus.tune.results import found_by
     from isthmus.tune.running import search
 
-    return search(study, LookedUp(study, Curves.load(path)))
+    curves = Curves.load(path)
+    table, seeds = search(study, LookedUp(study, curves)), unseen(study, curves)
+    if not table.rows:
+        found_by(study, table)  # which says why
+    which = ", ".join(map(str, seeds))
+    truth = f"test score on the table, in the mean over the splits of the seeds {which}"
+    _show(found_by(study, table, (), regrets(table, curves, seeds), truth), folder, silent)
 
 
-def _searched(
-    study: Study, folder: Path, workers: int | None, cluster: str | None, root: Path | None, silent: bool
-) -> tuple[Table, list[float]]:
-    from isthmus.tune.backends import backend_of
+def _searched(study: Study, folder: Path, live: LiveStudy, backend: Backend) -> tuple[Table, list[float]]:
     from isthmus.tune.mirror import mirror_of
     from isthmus.tune.results import final_scores
     from isthmus.tune.running import Computed, search
 
-    with _bar(study.title, silent) as (progress, task), backend_of(workers, cluster, root) as backend:
-        answers = Computed(study, folder, backend)
-        mirror = mirror_of(study, folder)
-        total = study.budget.client_rounds
+    answers, mirror = Computed(study, folder, backend), mirror_of(study, folder)
 
-        def on_row(row: Row, table: Table) -> None:
-            if mirror is not None:
-                mirror.told(row)
-            best = table.best()
-            shown = "" if best is None else f", best {best.scores[0]:.4f}"
-            rounds = study.rungs[row.trial.rung].rounds
-            score = row.error.splitlines()[0] if row.error else f"{row.scores[0]:.4f}"
-            spent = sum(each.cost for each in table.rows if each.done)
-            done = spent if total else len(table.arms)
-            told = f"{row.trial.arm} after {rounds} rounds: {score}{shown}"
-            progress.update(task, completed=done, total=total or study.budget.trials, facts=printable(told))
-
-        found = search(study, answers, on_row)
+    def on_row(row: Row, table: Table) -> None:
         if mirror is not None:
-            mirror.ends(found)
+            mirror.told(row)
+        live.told(row, table)
 
-        def say(text: str) -> None:
-            progress.update(task, facts=text)
-
-        return found, final_scores(study, found, folder, root, say)
-
-
-def _bar(title: str, silent: bool) -> Any:
-    from contextlib import contextmanager
-
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.fields[facts]}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-
-    @contextmanager
-    def shown() -> Any:
-        with Progress(*columns, console=Console(stderr=True, quiet=silent)) as progress:
-            yield progress, progress.add_task("", total=None, facts=title)
-
-    return shown()
+    found = search(study, answers, on_row)
+    if mirror is not None:
+        mirror.ends(found)
+    return found, final_scores(study, found, folder, backend, live.say)
 
 
-def _show(study: Study, table: Table, folder: Path | None, final: Any, silent: bool) -> None:
-    from isthmus.tune.results import facts_of, found_by, in_words, trials_table, write_results
+def _between_sites(
+    path: Path, words: list[str], kit: Path, folder: Path, silent: bool
+) -> tuple[Study, Table, list[float]]:
+    """Search on the silos of a federation."""
+    from isthmus.cli.federation import interruptible, say
+    from isthmus.cli.live_study import LiveStudy
+    from isthmus.sites.parties.kit import open_kit
+    from isthmus.sites.submit import connected
+    from isthmus.tune.between_sites import Federation, check_study
+    from isthmus.tune.reading import load_study
 
-    found = found_by(study, table, final)
+    opened = open_kit(kit, "operator")
+
+    def read(sites: tuple[str, ...]) -> Study:
+        study = load_study(path, words, sites)
+        check_study(study, sites)
+        return study
+
+    study = read(opened.sites)
+    with interruptible(), connected(opened, say) as operator:
+        sites = operator.sites()
+        if sites != opened.sites:  # the federation has changed since this kit was made
+            study = read(sites)
+        with LiveStudy(study, silent) as live:
+            found, final = _searched(study, folder, live, Federation(operator, folder, sites, live.say))
+    return study, found, final
+
+
+def _show(found: Found, folder: Path | None, silent: bool) -> None:
+    from isthmus.tune.results import facts_of, in_words, trials_table, write_results
+
     files = [] if folder is None else write_results(found, folder)
     if json_wanted(silent, {**facts_of(found), "folder": None if folder is None else str(folder)}):
         return
-    print_table(trials_table(found), study.title)
+    print_table(trials_table(found), found.study.title)
     for line in in_words(found):
         typer.echo(printable(line))
     for path in files:

@@ -26,10 +26,10 @@ from isthmus.learn.tasks import NodeClassification, Task
 from isthmus.models import DotDecoder, ModelSpec
 from isthmus.models.model import ALL_BUT_HEADS, EVERYTHING, ModelFactory, check_patterns
 from isthmus.monitors import MONITORS
+from isthmus.sinks import SINKS
 
 RUNTIMES = ("auto", "loop", "strict")
 GLOBAL_GRAPHS = ("whole", "merged")
-SINKS = ("tensorboard",)
 MAX_THREADS = 256
 
 
@@ -74,7 +74,7 @@ class Course:
         threads:          threads of torch; more than one pays only for large graphs
         device:           where clients compute: "cpu", "cuda", "cuda:1", "mps", or "auto" for a GPU where there is one.
                           Between sites every silo chooses its own
-        sinks:            where metrics go beside the journal: "tensorboard"
+        sinks:            where metrics go beside the journal: "tensorboard", "wandb", "mlflow", "json_lines"
         monitors:         what is measured beside the scores, in simulation only: "cka" (how alike the clients' models
                           are), "walk_distance" (how far their graphs are apart), "connectivity" (how well the graph
                           between clients is connected), "gradient_smoothness" (how far neighbours' gradients are
@@ -143,7 +143,7 @@ class Course:
             )
         for sink in self.sinks:
             if sink not in SINKS:
-                raise ValueError(f"sinks has {sink!r}; choose from {', '.join(SINKS)}")
+                raise ValueError(f"sinks has {sink!r}; {nearest(sink, SINKS)}")
         for monitor in self.monitors:
             if monitor not in MONITORS:
                 raise ValueError(f"monitors has {monitor!r}; {nearest(monitor, MONITORS)}")

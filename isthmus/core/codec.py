@@ -89,7 +89,7 @@ def encode(value: Value) -> bytes:
 
 def encoded_size(value: Value) -> int:
     """Return `len(encode(value))` without copying a tensor, or making one that nobody has looked at."""
-    skeleton, tensors = _skeleton(_outlined(value))
+    skeleton, tensors = _skeleton(outlined(value))
     sizes = (t.numel() * t.element_size() for t in tensors)
     return PREFIX.size + len(skeleton) + sum(size + (-size % ALIGN) for size in sizes)
 
@@ -99,13 +99,13 @@ def scalar_size(value: Value) -> int:
     return len(json.dumps(_scalar(value, "message"), separators=(",", ":"), allow_nan=False))
 
 
-def _outlined(value: Value) -> Value:
+def outlined(value: Value) -> Value:
     """Return a value in which parameters that are yet to be made have no numbers."""
     if isinstance(value, LazyParams):
         return value.outline()
     if isinstance(value, Record):
         fields = fields_of(value)
-        changed = {name: new for name, item in fields.items() if (new := _outlined(item)) is not item}
+        changed = {name: new for name, item in fields.items() if (new := outlined(item)) is not item}
         return dataclasses.replace(value, **changed) if changed else value
     return value
 

@@ -147,7 +147,7 @@ class WeightedMean(Fold):
         counted = [position for position, share in enumerate(shares) if share]
         _check_same_kinds(like, stack, counted)
         total.weight += mass
-        for path, leaf in leaves(stack.record).items():
+        for path, leaf in stack.leaves.items():
             if isinstance(leaf, Stacked):
                 found = leaf.weighted_sum(weights)
                 total.sums[path] = total.sums[path].add_(found) if path in total.sums else found
@@ -192,7 +192,7 @@ def _check_same_shape(like: Record, new: dict[str, Value]) -> None:
 
 def _check_same_kinds(like: Record, stack: Stack, counted: list[int]) -> None:
     """Look at the members of a stack whose scalars are of another type than those of the first."""
-    every = [leaf.values for leaf in leaves(stack.record).values() if isinstance(leaf, Each)]
+    every = [leaf.values for leaf in stack.leaves.values() if isinstance(leaf, Each)]
     kinds = {position: tuple(type(values[position]) for values in every) for position in counted}
     for position, kind in kinds.items():
         if kind != kinds[counted[0]]:

@@ -14,7 +14,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias, TypeVar, Union
@@ -94,6 +94,10 @@ class LazyParams(dict[str, Tensor]):
     def plain(self) -> dict[str, Tensor]:
         """Return the tensors, for one use: what had to be made for it is not kept."""
         return dict(self)
+
+    def within(self, limit_of: Callable[[str], float]) -> bool:
+        """Whether all numbers are known to be finite and no larger than what goes for their name, unlooked at."""
+        return False
 
     def fits(self) -> set[Any]:
         """Return the annotations of keys and values that the outline is known to fit: those of many have one."""

@@ -80,18 +80,81 @@ class Stacked(ABC):
         return total
 
 
+class SummedOnce(Stacked):
+    """A stack that may be a part of several sums, each of which asks for the same weighted sum of it."""
+
+    _sum: tuple[Tensor, Tensor] | None = None  # the last weights, and what came of them
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum."""
+        return self.added_up(weights).clone()
+
+    def added_up(self, weights: Tensor) -> Tensor:
+        """Return the same, made once."""
+        if self._sum is None or not torch.equal(self._sum[0], weights):
+            self._sum = (weights, self._added(weights))
+        return self._sum[1]
+
+    @abstractmethod
+    def _added(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum, in double precision and on the CPU."""
+
+
 # Numbers of each row that are made double at a time where rows are added up.
 CACHED_WIDTH = 1 << 14
+# Tensors of no more numbers of each client are checked and added up with others: calls would take longer than these.
+SMALL = 1 << 13
 
 
-class StackedTensor(Stacked):
+class Joined:
+    """Small tensors of the same clients, (clients, ...) each, of which checks and sums are made in one go."""
+
+    def __init__(self, values: Sequence[Tensor]) -> None:
+        self.values = list(values)
+        self._wide: Tensor | None = None  # from the check to the sum
+        self._sum: tuple[Tensor, tuple[Tensor, ...]] | None = None
+
+    def _joined(self) -> Tensor:
+        return torch.cat([each.reshape(len(each), -1) for each in self.values], dim=1)
+
+    @cached_property
+    def bound(self) -> Tensor:
+        """The largest magnitude of each client in any of them."""
+        self._wide = self._joined()
+        return largest_of_rows(self._wide)
+
+    def added(self, weights: Tensor) -> tuple[Tensor, ...]:
+        """Return the weighted sum of each, in double precision, made once."""
+        if self._sum is None or not torch.equal(self._sum[0], weights):
+            wide, self._wide = self._joined() if self._wide is None else self._wide, None
+            parts = torch.split(_weighted(weights, wide), [each[0].numel() for each in self.values])
+            found = tuple(part.view(each.shape[1:]) for part, each in zip(parts, self.values, strict=True))
+            self._sum = (weights, found)
+        return self._sum[1]
+
+
+def join_small(stacks: Iterable[Stacked]) -> None:
+    """Let small tensors of the same clients be checked and added up in one go."""
+    small = [each for each in stacks if type(each) is StackedTensor and each.is_small]
+    if len(small) > 1 and len({(each.dtype, each.values.device, len(each)) for each in small}) == 1:
+        joined = Joined([each.values for each in small])
+        for place, each in enumerate(small):
+            each.joined = (joined, place)
+
+
+def largest_of_rows(rows: Tensor) -> Tensor:
+    """Return the largest magnitude in each row, (rows,), float64, on the CPU."""
+    # Two passes: the kernel that finds both in one goes number by number, five times as slowly.
+    return torch.maximum(-rows.amin(dim=1), rows.amax(dim=1)).cpu().double()
+
+
+class StackedTensor(SummedOnce):
     """The plain way: one tensor with a row for each client, (clients, ...); a row may stand for many (stride 0)."""
 
     def __init__(self, values: Tensor) -> None:
         super().__init__(values.shape[1:], values.dtype, len(values))
         self.values = values
-        # A tensor may be a part of several sums, each of which asks for the same.
-        self._sum: tuple[Tensor, Tensor] | None = None
+        self.joined: tuple[Joined, int] | None = None  # what it is checked and added up with, and its place there
 
     def member(self, position: int) -> Tensor:
         """Return one client's tensor, a view."""
@@ -111,30 +174,34 @@ class StackedTensor(Stacked):
             return torch.zeros(len(self), dtype=torch.float64)
         if self.values.stride(0) == 0:
             return torch.full((len(self),), largest(self.values[0]), dtype=torch.float64)
-        rows = self.values.reshape(len(self), -1)
-        # Two passes: the kernel that finds both in one goes number by number, five times as slowly.
-        return torch.maximum(-rows.amin(dim=1), rows.amax(dim=1)).cpu().double()
+        if self.joined is not None:
+            return self.joined[0].bound
+        return largest_of_rows(self.values.reshape(len(self), -1))
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum."""
-        return self.added_up(weights).clone()
-
-    def added_up(self, weights: Tensor) -> Tensor:
-        """Return the same, made once."""
-        if self._sum is None or not torch.equal(self._sum[0], weights):
-            self._sum = (weights, self._added(weights))
-        return self._sum[1]
+    @property
+    def is_small(self) -> bool:
+        """Whether it has so few numbers that calls take longer, and nothing to be checked or added up with yet."""
+        few = len(self) > 0 and 0 < self.values[0].numel() <= SMALL and self.values.stride(0) != 0
+        return few and self.dtype.is_floating_point and self.joined is None
 
     def _added(self, weights: Tensor) -> Tensor:
-        if not bool(weights.any()):
-            return torch.zeros(self.shape, dtype=torch.float64)
-        if self.values.stride(0) == 0:
+        if self.joined is not None:
+            joined, place = self.joined
+            return joined.added(weights)[place]
+        if self.values.stride(0) == 0 and bool(weights.any()):
             return self.values[0].cpu().double() * float(weights.sum())
-        weights, values = weights.to(self.values.device), self.values
-        counted = weights != 0.0
-        if not bool(counted.all()):  # who has no weight may hold anything, NaN too
-            weights, values = weights[counted], values[counted]
-        return weighted_rows(weights, values.reshape(len(values), -1)).view(self.shape).cpu()
+        return _weighted(weights, self.values.reshape(len(self.values), -1)).view(self.shape)
+
+
+def _weighted(weights: Tensor, rows: Tensor) -> Tensor:
+    """Return the sum of weight times row, (width,), in double precision, on the CPU."""
+    if not bool(weights.any()):
+        return torch.zeros(rows.shape[1], dtype=torch.float64)
+    weights = weights.to(rows.device)
+    counted = weights != 0.0
+    if not bool(counted.all()):  # who has no weight may hold anything, NaN too
+        weights, rows = weights[counted], rows[counted]
+    return weighted_rows(weights, rows).cpu()
 
 
 def weighted_rows(weights: Tensor, rows: Tensor) -> Tensor:
@@ -165,8 +232,13 @@ class Stack:
     # Checks, sizes and folds all look at the first one's.
     _outlines: dict[int, Record] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    @cached_property
+    def leaves(self) -> dict[str, Any]:
+        """The record's leaves by their path, which is not to be changed."""
+        return leaves(self.record)
+
     def __post_init__(self) -> None:
-        for path, leaf in leaves(self.record).items():
+        for path, leaf in self.leaves.items():
             if isinstance(leaf, Stacked | Each) and len(leaf) != len(self.clients):
                 raise ValueError(f"{type(self.record).__name__}{path} holds {len(leaf)} of {len(self.clients)} clients")
 
@@ -192,8 +264,8 @@ class Stack:
         return self._outlines[position]
 
     def _taken(self, position: int, take: Callable[[Stacked], Tensor]) -> Record:
-        found = leaves(self.record)
-        for path, leaf in found.items():
+        found = dict(self.leaves)
+        for path, leaf in self.leaves.items():
             if isinstance(leaf, Stacked | Each):
                 found[path] = take(leaf) if isinstance(leaf, Stacked) else leaf.values[position]
         return with_leaves(self.record, found)
@@ -209,7 +281,7 @@ class Stack:
     def finite(self) -> Tensor:
         """Return for each client whether all numbers of its reply are finite, (clients,)."""
         sound = torch.ones(len(self), dtype=torch.bool)
-        found = leaves(self.record)
+        found = self.leaves
         if non_finite_leaf(found):  # in what is the same for all
             return ~sound
         for leaf in found.values():
@@ -223,7 +295,7 @@ class Stack:
         """Return what `encoded_size` would say of each reply."""
         size = encoded_size(self.outline())
         sizes = [size] * len(self)
-        for leaf in leaves(self.record).values():
+        for leaf in self.leaves.values():
             if isinstance(leaf, Each):
                 known = {repr(value): value for value in leaf.values}  # 1, 1.0 and True are not as long
                 length = {text: scalar_size(value) for text, value in known.items()}
@@ -240,6 +312,7 @@ class StackedParams:
 
     def __init__(self, each: Mapping[str, Stacked], size: int) -> None:
         self.each, self.size = dict(each), size
+        join_small(self.each.values())
         self._members: list[weakref.ref[MemberParams]] = []
         self.fits: set[Any] = set()
 
@@ -247,6 +320,11 @@ class StackedParams:
     def outline(self) -> dict[str, Tensor]:
         """Tensors with the shapes and types of one client's, but no numbers."""
         return {name: each.outline() for name, each in self.each.items()}
+
+    @cached_property
+    def bounds(self) -> dict[str, list[float]]:
+        """What no number of each client exceeds in magnitude, or more, or NaN, by name."""
+        return {name: each.bound().tolist() for name, each in self.each.items()}
 
     def members(self) -> list[MemberParams]:
         """Return each client's parameters."""
@@ -295,6 +373,17 @@ class MemberParams(LazyParams):
     def fits(self) -> set[Any]:
         """Return the annotations that all clients' parameters of the stack are known to fit."""
         return set() if self.stack is None else self.stack.fits
+
+    def within(self, limit_of: Callable[[str], float]) -> bool:
+        """Whether the stack's bounds say so; what somebody has looked at may have been changed."""
+        if self.stack is None or dict.__len__(self):
+            return False
+        each = self.stack.each
+        return all(
+            bounds[self.position] <= min(limit_of(name), torch.finfo(each[name].dtype).max)
+            for name, bounds in self.stack.bounds.items()
+            if each[name].dtype.is_floating_point
+        )
 
     def plain(self) -> dict[str, Tensor]:
         """Return the tensors; the stack stays as it is."""
@@ -463,6 +552,20 @@ def gathered(clients: tuple[str, ...], replies: Sequence[Record]) -> Stack | Non
     except _Apart:
         return None
     return Stack(clients, joined) if any(isinstance(leaf, Stacked) for leaf in leaves(joined).values()) else None
+
+
+def whole_stacks(replies: Mapping[str, Record]) -> Iterator[Stack]:
+    """Yield those of the replies as one that hold a stack's parts, where all of its clients are among them."""
+    places: dict[StackedParams, list[tuple[int, str]]] = {}
+    for client, reply in replies.items():
+        members = [part for part in fields_of(reply).values() if isinstance(part, MemberParams)]
+        if members and members[0].stack is not None:
+            places.setdefault(members[0].stack, []).append((members[0].position, client))
+    for stack, found in places.items():
+        clients = tuple(client for _, client in sorted(found))
+        joined = gathered(clients, [replies[client] for client in clients]) if len(clients) == stack.size else None
+        if joined is not None:
+            yield joined
 
 
 class _Apart(Exception):

@@ -73,6 +73,10 @@ class Standing:
     guards: Mapping[str, State] = field(default_factory=dict)  # what guards remember at the server
 
 
+# At which shares of the clients, from the least to the largest, a metric is told.
+SPREAD = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+
+
 @dataclass(frozen=True)
 class RoundReport:
     """One round in numbers, for the journal and the progress bar."""
@@ -109,6 +113,17 @@ class RoundReport:
         found = self.evaluations
         names = {(split, metric) for e in found.values() for split, values in e.metrics.items() for metric in values}
         return {f"{split}/{metric}": weighted_metric(found, split, metric) for split, metric in sorted(names)}
+
+    @property
+    def spread(self) -> dict[str, list[float]]:
+        """How far clients are apart in every metric: its values at `SPREAD` of the clients, where there are several."""
+        found: dict[str, list[float]] = {}
+        for evaluation in self.evaluations.values():
+            for split, values in evaluation.metrics.items():
+                for metric, value in values.items():
+                    if evaluation.counts.get(split, 0) and math.isfinite(value):
+                        found.setdefault(f"{split}/{metric}", []).append(value)
+        return {name: np.quantile(values, SPREAD).tolist() for name, values in sorted(found.items()) if len(values) > 1}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -106,6 +106,22 @@ class Optimizer(ABC):
     def chosen(self, each: Sequence[Any]) -> list[Any]:
         """Return what belongs to parameters that move: all of it, unless only some do."""
         return list(each)
+
+    @property
+    def takes_pulls(self) -> bool:
+        """Whether a pull of parameters to zero can be its decay, which joins the gradient: it has none of its own."""
+        return type(self) in JOINED and not self.weight_decay
+
+    def pulled_step(
+        self, params: list[Tensor], grads: list[Tensor], state: OptimizerState, lr: float, pulls: Sequence[float]
+    ) -> None:
+        """Take one step where so many times each parameter joins its gradient, in no further pass over memory."""
+        taken = state["step"]
+        for strength in dict.fromkeys(pulls):
+            mine = [place for place, pull in enumerate(pulls) if pull == strength]
+            part = {key: tuple(v[i] for i in mine) if isinstance(v, tuple) else taken for key, v in state.items()}
+            replace(self, weight_decay=strength).step([params[i] for i in mine], [grads[i] for i in mine], part, lr)
+        state["step"] = taken + 1
 
 
 @contextmanager
@@ -262,6 +278,8 @@ def only(inner: Optimizer, moving: Sequence[bool]) -> Only:
 
 # Exact classes whose steps treat every number by itself, so that stacked numbers move as they would alone.
 ELEMENTWISE: frozenset[type[Optimizer]] = frozenset({SGD, Adam, AdamW})
+# Those among them whose weight decay is a part of the gradient.
+JOINED: frozenset[type[Optimizer]] = frozenset({SGD, Adam})
 
 
 def moving(optimizer: Optimizer) -> Optimizer:

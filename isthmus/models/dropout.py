@@ -16,6 +16,46 @@ from isthmus.models.products.sparse import SparseMatrix
 
 # ---- the random streams of many clients
 
+# Bytes of what was drawn ahead that are kept for streams which begin in the same way.
+KEPT_BYTES = 4 * 2**20
+
+
+class Ahead:
+    """What streams drew ahead, for others that begin at the same place of a course as they did; its room is used again.
+
+    Fields:
+        at: the place, and all that decides how many words are drawn but their width and bits
+    """
+
+    def __init__(self) -> None:
+        self.at: object = None
+        self._rooms: dict[tuple[int, int], tuple[tuple[int, ...], Tensor, tuple[Tensor, ...]]] = {}
+        self._drawn: set[tuple[int, int]] = set()
+
+    def begin(self, at: object) -> Ahead:
+        """Forget what was drawn at another place."""
+        if at != self.at:
+            self.at = at
+            self._drawn.clear()
+        return self
+
+    def words(self, kind: tuple[int, int]) -> Tensor | None:
+        """Return what was drawn for a width and bits, not to be changed."""
+        return self._rooms[kind][1] if kind in self._drawn else None
+
+    def room(self, kind: tuple[int, int], rows: Sequence[int], words: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return room for so many rows of words of each client, in one piece and one by one, to be filled."""
+        known = self._rooms.get(kind)
+        if known is None or known[0] != tuple(rows):
+            drawn = torch.empty(sum(rows), words, dtype=torch.int64)
+            known = (tuple(rows), drawn, torch.split(drawn, list(rows)))
+            if drawn.nbytes > KEPT_BYTES:
+                return known[1:]
+            self._rooms[kind] = known
+        self._drawn.add(kind)
+        return known[1:]
+
+
 # Rows of a client, on average, from which nothing is gained by drawing for several steps at once.
 FEW_ROWS = 256
 
@@ -36,6 +76,7 @@ class Streams:
                  sees each run as a client, with weights that are the same for all runs of a client
         items:   the same streams for what is made of nodes, graphs or pairs, whose rows are others; None for none
         repeats: how often a draw comes again before there is another: so many are drawn at once
+        ahead:   what streams that begin as these do drew ahead; these put theirs there too
     """
 
     def __init__(
@@ -47,13 +88,15 @@ class Streams:
         order: Callable[[], Tensor] | None = None,
         tiles: Sequence[int] | None = None,
         repeats: int = 1,
+        ahead: Ahead | None = None,
     ) -> None:
         self._start = start
         self._slots: dict[tuple[int, int], tuple[Tensor, list[Tensor]]] = {}
         self._drawn: tuple[tuple[int, int], Iterator[Tensor]] | None = None
-        self.repeats = repeats
+        self.repeats, self.ahead = repeats, Ahead() if ahead is None else ahead
         self.sizes, self.rows, self.entries, self.order = sizes, rows, entries, order
         self.tiles = tiles
+        self._unread: list[int] = []  # words of each client's stream that were taken from `kept`
         self.items: Streams | None = None
 
     def __len__(self) -> int:
@@ -92,24 +135,35 @@ class Streams:
     def _next_words(self, width: int, bits: int) -> Tensor:
         """Return the next of words that are drawn for all repetitions at once."""
         if self._drawn is None or self._drawn[0] != (width, bits):
-            self._drawn = ((width, bits), self._repeated(width * bits // 64))
+            self._drawn = ((width, bits), self._repeated(width, bits))
         return next(self._drawn[1])
 
-    def _repeated(self, words: int) -> Iterator[Tensor]:
+    def _repeated(self, width: int, bits: int) -> Iterator[Tensor]:
         sizes = torch.tensor(self.sizes)
         ends = self.repeats * sizes.cumsum(0)
         number = torch.arange(self.rows).expand(len(self), -1)
         inside = number < sizes.unsqueeze(1)  # (clients, rows)
         begins = torch.where(inside, number + (ends - self.repeats * sizes).unsqueeze(1), 0).flatten()
         further = torch.where(inside, sizes.unsqueeze(1), 0).flatten()
-        drawn = torch.empty(int(ends[-1]), words, dtype=torch.int64)
-        parts = torch.split(drawn, [self.repeats * size for size in self.sizes])
         while True:
-            self._fill(parts)
+            drawn = self._drawn_ahead(width, bits)
             place = begins.clone()
             for _ in range(self.repeats):
                 yield drawn.index_select(0, place).view(len(self), -1)
                 place += further
+
+    def _drawn_ahead(self, width: int, bits: int) -> Tensor:
+        """Return words for all rows of all repetitions, client after client, not to be changed."""
+        number, words = [self.repeats * size for size in self.sizes], width * bits // 64
+        begins = "generators" not in self.__dict__ and not self._unread  # nothing was drawn yet
+        known = self.ahead.words((width, bits)) if begins else None
+        if known is not None:
+            self._unread = [size * words for size in number]
+            return known
+        # What comes later is no other's, and must not lie where they still read.
+        drawn, parts = (self.ahead if begins else Ahead()).room((width, bits), number, words)
+        self._fill(parts)
+        return drawn
 
     @cached_property
     def _owner(self) -> Tensor | None:
@@ -141,6 +195,9 @@ class Streams:
         return drawn
 
     def _fill(self, parts: Sequence[Tensor]) -> None:
+        if self._unread:
+            unread, self._unread = self._unread, []
+            self._fill([torch.empty(number, dtype=torch.int64) for number in unread])
         for part, generator in zip(parts, self.generators, strict=True):
             part.random_(-(2**63), None, generator=generator)
 

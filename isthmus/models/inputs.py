@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from isthmus.core.errors import nearest
 from isthmus.models.products.affine import Activate, affine, aggregated_affine
-from isthmus.models.products.pooled import Part, Piece, trimmed
+from isthmus.models.products.pooled import CommonRows, Part, Piece, trimmed
 from isthmus.models.products.sparse import (
     OPERATORS,
     Features,
@@ -40,6 +40,27 @@ class Reach:
 
     clients: int
     rows: tuple[int, ...]
+
+
+class DistinctRows(NamedTuple):
+    """What an operator makes of features, without repetition within each client.
+
+    Fields:
+        rows: the rows, (rows, features)
+        back: puts them back to nodes, (nodes, rows)
+        kind: rows of the same kind are equal, whosever they are, (rows,); padding is of any kind
+    """
+
+    rows: Tensor
+    back: SparseMatrix
+    kind: Tensor
+
+    def common(self) -> CommonRows:
+        """Return the rows of all clients without repetition."""
+        kinds, place = torch.unique(self.kind, return_inverse=True)
+        rows = self.rows.new_empty(len(kinds), self.rows.shape[1])
+        rows[place] = self.rows  # of several of a kind any will do
+        return CommonRows(rows, place)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,9 +205,16 @@ class GraphInput:
         if callable(found):
             found = found()
             self._built[key] = (told, found)
-        return cast("tuple[Tensor, SparseMatrix] | None", found)
+        return None if found is None else cast(DistinctRows, found)[:2]
 
-    def tell_distinct(self, name: str, find: Callable[[], tuple[Tensor, SparseMatrix] | None]) -> None:
+    def common_rows(self, name: str) -> CommonRows | None:
+        """Return what `distinct` has found once more, rows that several clients have once; made once."""
+        found = self._built.get(("distinct", name), (None, None))[1]
+        if not isinstance(found, DistinctRows):
+            return None
+        return cast(CommonRows, self.once(f"common {name}", found, found.common))
+
+    def tell_distinct(self, name: str, find: Callable[[], DistinctRows | None]) -> None:
         """Say how the distinct rows of S X are found, with an operator S and these features X; done when asked for."""
         self._built["distinct", name] = (self.x, find)
 

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from isthmus.core.errors import BadInput
 from isthmus.models.decoders import DecoderSpec, LinkPart
-from isthmus.models.dropout import of_items
+from isthmus.models.dropout import Streams, of_items
 from isthmus.models.encoders import EncoderSpec
 from isthmus.models.gnn.gcn import GCN
 from isthmus.models.inputs import GraphInput
-from isthmus.models.parts import GNN, BatchNorm, GNNSpec, LayerStack, Part, require_count
+from isthmus.models.parts import GNN, BatchNorm, GNNSpec, LayerStack, Part, Perceptron, require_count
 from isthmus.models.products.sparse import Features, dense
 from isthmus.models.readouts import MeanPool, ReadoutSpec, SumPool
 
@@ -160,6 +160,12 @@ class Model(nn.Module):
         """Whether, in training, it is a chain of steps each of which takes what the last one gave and parameters."""
         bare = self.encoder is None and self.decoder is None and self.activation is None and self.readout is None
         return bare and type(self) is Model and type(self.gnn) is LayerStack and self.gnn.is_chain
+
+    def pools_as_chain(self, graph: GraphInput, streams: Streams) -> bool:
+        """Whether, in training, scores of these graphs are a chain of such steps."""
+        if type(self) is not Model or type(self.decoder) is not Perceptron or type(self.gnn) is not LayerStack:
+            return False
+        return self.encoder is None and self._pools_last_layer() and self.gnn.pools_in_parts(graph, streams)
 
     @property
     def draws_once(self) -> bool:

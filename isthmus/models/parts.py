@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from isthmus.models.dropout import Streams, activation, activation_of_some, dropout
 from isthmus.models.inputs import GraphInput
-from isthmus.models.products.affine import affine
+from isthmus.models.products.affine import affine, are_alike
 from isthmus.models.products.sparse import Features, SparseMatrix, dense
 
 # ---- checks that specs make of their own fields; each names the field, the value and what would do
@@ -168,7 +168,10 @@ class Perceptron(Part):
         """Return (rows, last width)."""
         *before, last = self.layers
         for layer in before:
-            h = dropout(layer(graph, h, generator), self.dropout, generator).relu()
+            if isinstance(generator, Streams):
+                h = affine(h, layer.weight, layer.bias, None, activation(self.dropout, generator))
+            else:
+                h = dropout(layer(graph, h, generator), self.dropout, generator).relu()
         out: Tensor = last(graph, h, generator)
         return out
 
@@ -294,7 +297,8 @@ class LayerStack(GNN):
             if alike is None:
                 return None
             rows, back = alike
-            found = last.pooled(graph.reading(back), rows, generator, mean, *first.row_maps)
+            common = graph.common_rows(first.sums) if are_alike(first.row_maps[0]) else None
+            found = last.pooled(graph.reading(back), rows, generator, mean, *first.row_maps, common=common)
             return found
         given = alike or self._narrow_sums(graph)
         if given is None or not isinstance(generator, Streams):
@@ -327,6 +331,13 @@ class LayerStack(GNN):
         """Whether rows that the first layer makes equal are not when the second layer reads them."""
         drawn = bool(self.norms) or (self.dropout > 0 and generator is not None)
         return drawn or len(self.layers) == 1 or not _gives_rows(self.layers[1])
+
+    def pools_in_parts(self, graph: GraphInput, streams: Streams) -> bool:
+        """Whether sums over graphs are made of both layers part by part, which is one recorded step."""
+        if not self._pairs_rows or not vars(type(self.layers[1])).get("pools_in_one_step", False):
+            return False
+        alike = self._alike(graph, graph.x, streams)
+        return alike is not None or (self.dropout > 0 and self._narrow_sums(graph) is not None)
 
     @property
     def is_chain(self) -> bool:

@@ -51,6 +51,13 @@ svg .grid { stroke: var(--line); stroke-width: 1; }
 svg .mark { stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 4 3; }
 svg .line-own { fill: none; stroke: var(--accent); stroke-width: 2; stroke-linejoin: round; }
 svg .line-whole { fill: none; stroke: var(--rest); stroke-width: 2; stroke-linejoin: round; }
+svg .curve { fill: none; stroke-width: 2; stroke-linejoin: round; }
+svg .band { opacity: 0.18; }
+details { margin-top: 10px; }
+summary { cursor: pointer; color: var(--soft); font-size: 13px; }
+pre { overflow-x: auto; font-size: 13px; margin: 0; }
+ul { margin: 0; padding-left: 20px; color: var(--soft); overflow-wrap: anywhere; }
+@media print { body { background: none; padding: 0; } section { break-inside: avoid; } details > * { display: block; } }
 svg .dot, svg .cell, .fill-accent { fill: var(--accent); background: var(--accent); }
 svg .cell-empty { fill: none; stroke: var(--line); stroke-width: 0.75; }
 svg .cell-own { fill: var(--line); }
@@ -92,7 +99,8 @@ def _style() -> str:
         return " ".join(f"--color-{i}: {value};" for i, value in enumerate(values))
 
     classes = "\n".join(
-        f".fill-{i} {{ fill: var(--color-{i}); background: var(--color-{i}); }}" for i in range(NUM_COLORS)
+        f".fill-{i} {{ fill: {color}; background: {color}; }}\n.stroke-{i} {{ stroke: {color}; }}"
+        for i, color in enumerate(f"var(--color-{i})" for i in range(NUM_COLORS))
     )
     filled = STYLE.replace("LIGHT_COLORS", colors(LIGHT)).replace("DARK_COLORS", colors(DARK))
     return filled.replace("COLOR_CLASSES", classes)

@@ -41,7 +41,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.course, self.journal, self.checkpoint = path / COURSE_FILE, path / JOURNAL_FILE, path / CHECKPOINT_FILE
-        self.model, self.report = path / MODEL_FILE, path / "report.md"
+        self.model, self.report, self.page = path / MODEL_FILE, path / "report.md", path / "report.html"
 
     @staticmethod
     def check_new(path: Path) -> None:
@@ -168,6 +168,7 @@ class Journal(Callback):
             bytes_down=report.bytes_down,
             bytes_up=report.bytes_up,
             metrics=report.metrics,
+            spread={name: [round(value, 6) for value in values] for name, values in report.spread.items()},
             score=report.score,
             is_best=report.is_best,
             **({"spent": dict(report.spent)} if report.spent else {}),

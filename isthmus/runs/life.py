@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from isthmus import __version__
-from isthmus.config.build import name_of
+from isthmus.config.build import name_of, stated
 from isthmus.config.course import Course
 from isthmus.config.load import course_digest, course_to_dict, own_model
+from isthmus.core.exposure import exposure
 from isthmus.core.federation import ExchangeReport, Federation, InitialModel, Runtime
 from isthmus.core.guards.line import GuardLine
 from isthmus.core.outside import replace_file
@@ -25,14 +26,29 @@ from isthmus.core.record import Params
 from isthmus.core.training import Callback, Standing, evaluated
 from isthmus.learn.graph_client import Scores, weighted
 from isthmus.learn.optimizers import load_params
+from isthmus.report.drawing import escape
+from isthmus.report.page import table_markup
+from isthmus.report.run_page import run_page
+from isthmus.report.story import story_of
 from isthmus.report.summary import last_measured, run_table, score_of
 from isthmus.runs.folder import Checkpoints, Journal, RunFolder
+from isthmus.runs.pages import write_page
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from isthmus.report.charts import Chart
 
-LISTS = ("event", "time", "metrics", "cohort", "missing", "unscored")  # of a round's event: no columns of a table
+
+LISTS = (
+    "event",
+    "time",
+    "metrics",
+    "spread",
+    "cohort",
+    "missing",
+    "unscored",
+)  # of a round's event: no columns of a table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +132,34 @@ class Result(Outcome):
         rows = [{**{k: v for k, v in e.items() if k not in LISTS}, **e["metrics"]} for e in rounds]
         return pd.DataFrame(rows)
 
+    def plot(self, *metrics: str, **others: Result) -> Chart:
+        """Return a chart of metrics over the rounds, `val/` and the course's own unless said, with `others` by title.
+
+        It is Altair's, which notebooks show, and which can be saved: `result.plot("val/loss").save("loss.html")`.
+        """
+        from isthmus.report.curves import plotted
+
+        runs = {self._title: self.events, **{title: other.events for title, other in others.items()}}
+        return plotted(runs, metrics or (f"val/{self.course.stopping.metric}",))
+
+    def report(self, path: str | Path | None = None) -> str:
+        """Return the page of the run, one file that needs nothing else; with a path, write it there too."""
+        events = list(self.events)
+        page = run_page(story_of(self._title, events), events)
+        if path is not None:
+            replace_file(Path(path), page.encode())
+        return page
+
+    @property
+    def _title(self) -> str:
+        return name_of(type(self.course.algorithm)) if self.run_dir is None else self.run_dir.resolve().name
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the scores, and what a user should know."""
+        table = run_table({name_of(type(self.course.algorithm)): list(self.events)}, self.course.task.metrics[0])
+        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        return table_markup(table) + (f"<ul>{notes}</ul>" if notes else "")
+
     @property
     def monitors(self) -> dict[str, pd.DataFrame]:
         """What the course's monitors measured last, by name: client x client, or a number for each client."""
@@ -185,7 +229,16 @@ class Life(ABC):
 
     def introduce(self, **facts: Any) -> None:
         """Write what a journal begins with."""
-        self.journal.write("course", version=__version__, **facts, course=course_to_dict(self.course))
+        told = {"course": course_to_dict(self.course), "chosen": stated(self.course), "exposure": self.exposure()}
+        self.journal.write("course", version=__version__, **facts, **told)
+
+    def exposure(self) -> list[dict[str, Any]]:
+        """Return who sees what, as plain values."""
+        return [
+            {"request": each.request, "sent": list(each.sent), "reply": each.reply, "answered": list(each.answered),
+             "server_sees": each.server_sees, "down": each.wire_down, "up": each.wire_up}
+            for each in exposure(type(self.course.algorithm), self.course.guards)
+        ]  # fmt: skip
 
     def note(self, text: str, **facts: Any) -> None:
         """Take down what readers of the results should know."""
@@ -272,6 +325,7 @@ class Life(ABC):
             title = name_of(type(self.course.algorithm))
             table = run_table({title: self.journal.events}, self.course.task.metrics[0])
             replace_file(self.folder.report, table.markdown().encode())
+            write_page(self.folder, list(self.journal.events))
 
 
 def _facts(outcome: Outcome, client: str | None) -> dict[str, str]:

@@ -28,6 +28,7 @@ from isthmus.runs.life import Life, Outcome, Result
 from isthmus.runs.measuring import Monitoring, check_monitors
 from isthmus.runs.simulation import Scenario, Simulation, load_scenario, torch_threads
 from isthmus.runtime.cluster import Crew, crew_of
+from isthmus.sinks import SINKS, About, Sinks
 
 MOST_KEYS = 5  # that are told of a course that is another
 
@@ -184,9 +185,28 @@ class SimulatedRun(Life):
 
     def __init__(self, simulation: Simulation, folder: RunFolder | None, callbacks: Sequence[Callback]) -> None:
         journal = Journal(None if folder is None else folder.journal)
-        super().__init__(simulation.course, folder, journal, [*callbacks, *_sinks(simulation.course, folder)])
+        super().__init__(simulation.course, folder, journal, callbacks)
         self.simulation = simulation
+        self.sinks = self._sinks()
+        self.callbacks += [self.sinks] if self.sinks else []
         self.until: int | None = None  # the round after which it is left; None: it goes on to its end
+
+    def _sinks(self) -> Sinks | None:
+        """Return where the run's numbers go beside its journal."""
+        if not self.course.sinks:
+            return None
+        if self.folder is None:
+            raise BadInput(f"sinks has {self.course.sinks[0]!r}, which needs a run folder to write to")
+        replies = {each["request"]: each["reply"] for each in self.exposure()}
+        about = About(self.folder.path.resolve().name, self.folder.path, course_to_dict(self.course), replies)
+        return Sinks({name: SINKS[name] for name in self.course.sinks}, about, self.note)
+
+    def wound_up(self, standing: Standing, seconds: float) -> Result:
+        """Tell the sinks too what it came to."""
+        result = super().wound_up(standing, seconds)
+        if self.sinks is not None:
+            self.sinks.close(result.metrics)
+        return result
 
     def begin(self) -> None:
         """Write what a journal begins with: the course, and who holds what."""
@@ -292,16 +312,6 @@ class SimulatedRun(Life):
                 metrics["local_model/global_graph"] = simulation.on_global_graph(models, "test")
             metrics["local_model/local_graph"] = local
         return metrics, each
-
-
-def _sinks(course: Course, folder: RunFolder | None) -> list[Callback]:
-    if "tensorboard" not in course.sinks:
-        return []
-    if folder is None:
-        raise BadInput("sinks has 'tensorboard', which needs a run folder to write to")
-    from isthmus.sinks.tensorboard import TensorBoardSink
-
-    return [TensorBoardSink(folder.path / "tensorboard")]
 
 
 # ---- the same course without a federation: every client alone, and all data in one place

@@ -122,6 +122,8 @@ class Answer(Record):
     """Memories that changed since the last mark."""
     notes: dict[str, str] = field(default_factory=dict)
     """Why work was done client by client."""
+    same: bool = False
+    """Whether the server has all memories as they are now, so that it need not ask for a mark."""
     error: str = ""
     """Why the order could not be carried out."""
 
@@ -182,7 +184,9 @@ class Block:
             raise KeyError(f"the single replies behind the sum {order.look} went with the worker that had them")
         tensors = _tensors(self._stacks[order.look]) if order.look else {}
         changed = self._changed(runtime) if order.mark else {}
-        return Answer(outcomes, tensors, changed, dict(getattr(runtime, "notes", {})))
+        # A runtime that cannot tell is asked for its mark.
+        same = order.mark or bool(getattr(runtime, "is_marked", False))
+        return Answer(outcomes, tensors, changed, dict(getattr(runtime, "notes", {})), same)
 
     def _asked(self, mine: Opened, number: int, ask: Ask) -> tuple[One | Many, ...]:
         own = mine.guards.kinds if mine.guards else ()

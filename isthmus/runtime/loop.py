@@ -237,6 +237,16 @@ class LoopRuntime:
         """Mark the memories; handlers replace entries and never change them in place, so a shallow copy is enough."""
         self._marked = (round, {client: dict(site.client.state) for client, site in self.sites.items()})
 
+    @property
+    def is_marked(self) -> bool:
+        """Whether no memory was touched since the mark; one that was may still hold the same."""
+        # Entries are replaced and never changed in place, so that looking at which they are is enough.
+        return all(
+            site.client.state.keys() == marked.keys()
+            and all(value is marked[key] for key, value in site.client.state.items())
+            for site, marked in zip(self.sites.values(), self._marked[1].values(), strict=True)
+        )
+
     def abandon_round(self) -> int:
         """Put the memories back to the mark."""
         round, states = self._marked

@@ -18,6 +18,7 @@ KINDS: dict[str, str] = {
     "version": "it runs another version of isthmus than the server; install the same",
     "course": "it cannot carry out the course as it is written",
     "policy": "its policy does not allow this",
+    "trials": "it takes part in no more courses of this study by its policy (max_trials)",
     "data": "its data cannot be read as the course asks",
     "schema": "its data does not follow the course's schema",
     "classes": "its labels do not go with the course's classes",

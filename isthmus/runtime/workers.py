@@ -68,6 +68,7 @@ class _Held:
     memories: dict[str, bytes] = field(default_factory=dict)  # what to remember instead
     drop: list[str] = field(default_factory=list)  # sums that nobody needs any more
     number: int = 0  # of the next order
+    same: bool = True  # whether its memories are the marked ones still, by what it said last
 
     def order(self, **parts: Any) -> Order:
         """Return the next order, with all that is to be said before."""
@@ -80,7 +81,7 @@ class _Held:
     @property
     def is_marked(self) -> bool:
         """Whether nothing has happened to the block's memories since the last mark."""
-        return not (self.log or self.undo or self.memories)
+        return not (self.undo or self.memories) and (self.same or not self.log)
 
 
 class WorkersRuntime:
@@ -185,6 +186,7 @@ class WorkersRuntime:
             for client, memory in order.memories.items():
                 self._known[client] = unpack(memory)
             self._held[place].log.append(order)
+            self._held[place].same = answer.same
             self.notes.update(answer.notes)
             yield place, answer
 

@@ -1,26 +1,34 @@
-"""A sink for TensorBoard: the metrics of each round as scalars."""
+"""A sink for TensorBoard: `tensorboard --logdir runs` shows all runs below a folder."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 
 from isthmus.core.errors import MissingExtra
-from isthmus.core.training import Callback, RoundReport
+from isthmus.sinks.sink import About, Sink
 
 
-class TensorBoardSink(Callback):
-    """Writes event files that `tensorboard --logdir RUN/tensorboard` shows."""
+class TensorBoard(Sink):
+    """Writes event files into the run folder's `tensorboard`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, about: About) -> None:
+        super().__init__(about)
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise MissingExtra("tensorboard", "sinks", "the TensorBoard sink") from None
-        self._writer = SummaryWriter(str(folder))
+        self._writer = SummaryWriter(str(about.folder / "tensorboard"))
+        self._last = 0
 
-    def round_done(self, report: RoundReport) -> None:
-        """Write the round's metrics, seconds and bytes."""
-        traffic = {"bytes/up": report.bytes_up, "bytes/down": report.bytes_down, "seconds/round": report.seconds}
-        for name, value in {**report.metrics, **traffic}.items():
-            self._writer.add_scalar(name, value, report.round)
+    def log(self, values: Mapping[str, float], round: int) -> None:
+        """Write scalars."""
+        self._last = round
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, round)
         self._writer.flush()
+
+    def close(self, values: Mapping[str, float]) -> None:
+        """Write the last scores, at the last round."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, self._last)
+        self._writer.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from isthmus.config.course import Course
-from isthmus.core.errors import BadInput, IsthmusError
+from isthmus.core.errors import BadInput, IsthmusError, TooFewReplies
 from isthmus.core.federation import ExchangeReport
 from isthmus.core.protocol import Failure, told
 from isthmus.core.training import Callback, RoundReport
@@ -15,9 +15,9 @@ from isthmus.runs.life import Result
 from isthmus.runtime.seldom import Seldom
 from isthmus.sites.courses.desk import Desk
 from isthmus.sites.courses.hub import Hub
-from isthmus.sites.courses.ledger import CANCELLED, DONE, FAILED, PAUSED, RUNNING, STATUS_FILE, Entry, Ledger
+from isthmus.sites.courses.ledger import CANCELLED, DONE, FAILED, FROZEN, PAUSED, RUNNING, STATUS_FILE, Entry, Ledger
 from isthmus.sites.courses.messages import desk_answer
-from isthmus.sites.courses.site_course import Patience, SiteCourse, course_of
+from isthmus.sites.courses.site_course import Frozen, Patience, SiteCourse, course_of
 from isthmus.sites.parties.admission import Roll, credentials_of, require_port
 from isthmus.sites.parties.certificates import REVOKED, SERVER, require_engine
 from isthmus.sites.parties.kit import KIT_FILE, Kit, Watch, open_kit
@@ -185,6 +185,9 @@ class CourseRunner:
         """Run a course of an operator's; whatever becomes of it, the server goes on."""
         try:
             self.carry_out(entry, hub, patience)
+        except Frozen as error:
+            self.say(f"{error}: {entry.path}")
+            return
         except Exception:
             return  # its status has the reason
         self.say(f"finished: {entry.path}")
@@ -219,15 +222,19 @@ class CourseRunner:
                 on_pause=pause,
                 check=check,
                 graph=self.graph,
+                study=entry.status.study,
+                until=entry.status.until,
             )
             result = course.resume()
+        except Frozen as error:
+            entry.become(FROZEN, str(error).removeprefix("frozen "))
+            raise
         except Cancelled:
             self._ended(entry, CANCELLED, "by an operator; its checkpoint stays")
             raise
         except Exception as error:
-            self._ended(
-                entry, FAILED, str(error) if isinstance(error, IsthmusError) else f"{type(error).__name__}: {error}"
-            )
+            reason = str(error) if isinstance(error, IsthmusError) else f"{type(error).__name__}: {error}"
+            self._ended(entry, FAILED, reason, "course" if isinstance(error, TooFewReplies) else "")
             raise
         except KeyboardInterrupt:
             entry.become(PAUSED, STOPPED)
@@ -237,9 +244,9 @@ class CourseRunner:
         entry.become(DONE)
         return result
 
-    def _ended(self, entry: Entry, state: str, reason: str) -> None:
+    def _ended(self, entry: Entry, state: str, reason: str, fault: str = "") -> None:
         self.say(f"{state}: {entry.path}: {reason}")
-        entry.become(state, reason)
+        entry.become(state, reason, fault=fault)
 
 
 def leave_alone(ledger: Ledger) -> None:

@@ -21,7 +21,7 @@ from isthmus.core.outside import foreign
 from isthmus.core.record import Record, foreign_texts
 from isthmus.runs.folder import RunFolder
 from isthmus.sites.courses import desk, messages
-from isthmus.sites.courses.ledger import CANCELLED, DONE, OPEN
+from isthmus.sites.courses.ledger import CANCELLED, DONE, FROZEN, OF_ITS_STUDY, OPEN
 from isthmus.sites.courses.transfer import take_folder
 from isthmus.sites.parties.admission import Entrance, connection_problem, wait_for_server
 from isthmus.sites.parties.certificates import SERVER, require_engine
@@ -71,9 +71,14 @@ class Operator:
             raise BadInput(f"{len(fitting)} courses have an id that begins with {prefix!r}; the last ones are {known}")
         return fitting[0]
 
-    def submit(self, course: Course, submission: str = "") -> messages.CourseStatus:
-        """Hand a course in; again with the same submission, it is the same course."""
-        named = messages.Submission(submission or secrets.token_hex(16), course_to_yaml(course), __version__)
+    def submit(self, course: Course, submission: str = "", study: str = "", until: int = 0) -> messages.CourseStatus:
+        """Hand a course in; again with the same submission, it is the same course.
+
+        With `until` it is frozen after that round, and goes on when it is handed in again for more. `study` names the
+        study that it is a trial of.
+        """
+        name = submission or secrets.token_hex(16)
+        named = messages.Submission(name, course_to_yaml(course), __version__, study, until)
         return self.line.ask(desk.SUBMIT, named, messages.CourseStatus)
 
     def follow(
@@ -120,6 +125,8 @@ class NoAnswer(CourseFailed):
 
 def finished(status: messages.CourseStatus) -> messages.CourseStatus:
     """Return the status of a course that is done; one that ended otherwise is an error."""
+    if status.state == FROZEN:
+        raise CourseFailed(f"the course {status.course_id[:8]} is frozen {status.reason}: {OF_ITS_STUDY}")
     if status.state != DONE:
         ended = "was cancelled" if status.state == CANCELLED else "failed:"
         raise CourseFailed(f"the course {status.course_id[:8]} {ended} {status.reason}")

@@ -33,7 +33,8 @@ def toy_study(search: Search, **changes: object) -> Study:
             "algorithm.local_steps": Dimension(choices=(1, 2, 4)),
         }
     )
-    rungs = tuple(Rung(rounds, {}, seeds) for rounds, seeds in ((1, 1), (2, 2), (4, 3)))
+    # Where trials go on from others, all of these have the same seeds.
+    rungs = tuple(Rung(rounds, {}, 3 if search.forks else seeds) for rounds, seeds in ((1, 1), (2, 2), (4, 3)))
     fields = {"rungs": rungs, "search": search, "seeds": (0, 1, 2), "budget": Budget(trials=MOST // 3), **changes}
     return Study(title="toy", base={"rounds": 4}, space=space, **fields)  # type: ignore[arg-type]
 

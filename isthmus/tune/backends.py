@@ -33,6 +33,10 @@ from isthmus.tune.trials import Measured, Scenarios, Task, carry_out
 class Backend(ABC):
     """Computes stages; what comes of one is the same wherever that is."""
 
+    def facts(self) -> dict[str, Any]:
+        """Return what of it decides what trials come to, as plain values: nothing, wherever data are divided here."""
+        return {}
+
     @abstractmethod
     def start(self, task: Task) -> Any:
         """Take a stage on; return what to ask for its result by."""
@@ -130,6 +134,8 @@ class Errand(Record):
     """What the run folder holds, by path."""
     source: dict[str, Tensor]
     """What the folder holds that it goes on from, if it does."""
+    divides: bool
+    """Whether the trial decides itself how data are divided."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,8 @@ class Done(Record):
     """Of all rounds so far."""
     error: str
     """Why it failed."""
+    blameless: bool
+    """Whether that is no matter of its trial."""
     files: dict[str, Tensor]
     """What the run folder holds now, by path."""
 
@@ -164,6 +172,7 @@ class Cluster(Backend):
             at=task.objectives[0].at,
             files=packed(task.folder),
             source=source,
+            divides=task.divides,
         )
         return task, self.crew.start(run_errand, encode(errand))
 
@@ -175,14 +184,15 @@ class Cluster(Backend):
         except (OSError, RuntimeError) as error:
             raise CourseFailed(f"{self.crew.where} lost a trial: {type(error).__name__}: {error}") from None
         unpacked(done.files, task.folder)
-        return Measured(done.scores, done.seconds, done.error)
+        return Measured(done.scores, done.seconds, done.error, done.blameless)
 
 
 def run_errand(message: bytes) -> bytes:
     """Do a stage in a worker of a cluster."""
     errand: Errand = decode_own(message, Errand, share=True)
     if errand.version != __version__:
-        return encode(Done((), 0.0, f"the worker runs isthmus {__version__}, the server {errand.version}", {}))
+        problem = f"the worker runs isthmus {__version__}, the server {errand.version}; install the same version"
+        return encode(Done((), 0.0, problem, True, {}))
     root = Path(errand.data_root) if errand.data_root else None
     objectives = tuple(Objective(name, errand.at) for name in errand.objectives)
     with _one_at_a_time, tempfile.TemporaryDirectory(prefix="isthmus-trial-") as place:
@@ -190,9 +200,10 @@ def run_errand(message: bytes) -> bytes:
         unpacked(errand.files, path)
         unpacked(errand.source, source)
         course = load_course(parse_yaml(errand.course, "a course of a study"))
-        task = Task(course, path, errand.until, source if errand.source else None, objectives)
+        before = source if errand.source else None
+        task = Task(course, path, errand.until, before, objectives, errand.divides)
         found = carry_out(task, _scenarios.setdefault(root, Scenarios(root)))
-        return encode(Done(found.scores, found.seconds, found.error, packed(path)))
+        return encode(Done(found.scores, found.seconds, found.error, found.blameless, packed(path)))
 
 
 @contextmanager

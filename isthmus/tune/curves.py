@@ -215,14 +215,13 @@ def regrets(table: Table, curves: Curves, seeds: Sequence[int] | None = None) ->
 
     The truth is by the seeds given, all by default: those that the search did not see tell more.
     """
-    truth, spent = curves.truth(seeds=seeds), 0.0
-    found: list[tuple[float, float]] = []
-    for number, row in enumerate(table.rows, start=1):
-        spent += row.cost
-        best = Table(table.space, table.rungs, table.lower, table.seed, table.rows[:number]).best()
-        assert best is not None
-        found.append((spent, float(truth.max() - truth[curves.place(best.trial.values)])))
-    return found
+    truth = curves.truth(seeds=seeds)
+    return [(spent, float(truth.max() - truth[curves.place(best.trial.values)])) for spent, best in table.so_far()]
+
+
+def unseen(study: Study, curves: Curves) -> tuple[int, ...]:
+    """Return the seeds of a table that a study does not see; all, where it sees all."""
+    return tuple(seed for seed in curves.seeds if seed not in study.seeds) or curves.seeds
 
 
 def points_of(study: Study, number: int) -> Sequence[dict[str, Any]]:

@@ -1,35 +1,50 @@
 """A study as Optuna's programs read it: `optuna-dashboard optuna.log` shows it while it goes on.
 
-What decides a study is `trials.jsonl`; this is written from it, so that nothing is lost when it is. Each configuration
-is a trial with a value for every rung that it was taken to; one that may be thawed again is still running.
+What decides a study is `trials.jsonl`; this is written from it, so that nothing is lost when it is: a file that cannot
+be gone on with is begun anew. Each configuration is a trial with a value for every rung that it was taken to; one that
+may be thawed again is still running.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
 from isthmus.core.errors import MissingExtra
+from isthmus.core.outside import replace_file
 from isthmus.tune.searches.model_based import distributions, optuna_itself, to_places
 from isthmus.tune.spec import Study
 from isthmus.tune.table import Row, Table
 
 FILE = "optuna.log"
 ARM = "arm"
+LOCK_SECONDS = 2.0  # how long a lock is respected: whoever lives holds it for milliseconds
 
 
 class Mirror:
     """Writes the rows of a study into a journal of Optuna's."""
 
     def __init__(self, study: Study, folder: Path) -> None:
-        optuna = optuna_itself()
+        optuna_itself()
         self.study, self.path = study, folder / FILE
+        self.rows: list[Row] = []  # that it was told of
+        _let_go(self.path)
+        try:
+            self._open()
+        except (ValueError, KeyError, OSError):  # it is damaged, or not of this study
+            self._open(anew=True)
+
+    def _open(self, anew: bool = False) -> None:
+        optuna = optuna_itself()
+        if anew:
+            self.path.unlink(missing_ok=True)
         backend = optuna.storages.journal.JournalFileBackend(str(self.path))
         self.storage = optuna.storages.JournalStorage(backend)
-        directions = ["minimize" if each.lower else "maximize" for each in study.objectives]
+        directions = ["minimize" if each.lower else "maximize" for each in self.study.objectives]
         self.theirs = optuna.create_study(
-            storage=self.storage, study_name=study.title, directions=directions, load_if_exists=True
+            storage=self.storage, study_name=self.study.title, directions=directions, load_if_exists=True
         )
         found = self.theirs.get_trials(deepcopy=False)
         self.ids: dict[int, int] = {trial.user_attrs[ARM]: trial._trial_id for trial in found}
@@ -40,6 +55,17 @@ class Mirror:
 
     def told(self, row: Row) -> None:
         """Write what came of a trial."""
+        self.rows.append(row)
+        arm, rounds = row.trial.arm, self.study.rungs[row.trial.rung].rounds
+        if arm in self.ended and (arm, rounds) not in self.steps and not math.isnan(row.scores[0]):
+            # With a larger budget it goes on, and Optuna lets nobody change a trial that has ended.
+            self._open(anew=True)
+            for each in self.rows:
+                self._write(each)
+        else:
+            self._write(row)
+
+    def _write(self, row: Row) -> None:
         arm, rounds = row.trial.arm, self.study.rungs[row.trial.rung].rounds
         if arm not in self.ids:
             self.ids[arm] = self._begun(row)
@@ -74,6 +100,18 @@ class Mirror:
         self.theirs.add_trial(trial)
         found = self.theirs.get_trials(deepcopy=False)
         return next(int(each._trial_id) for each in reversed(found) if each.user_attrs.get(ARM) == row.trial.arm)
+
+
+def _let_go(path: Path) -> None:
+    """Take away what a process that was killed has left: a line that was cut off, and a lock that nobody holds."""
+    lock = path.with_name(path.name + ".lock")
+    deadline = time.monotonic() + LOCK_SECONDS
+    while lock.is_symlink() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    lock.unlink(missing_ok=True)
+    text = path.read_bytes() if path.exists() else b""
+    if text and not text.endswith(b"\n"):
+        replace_file(path, text[: text.rfind(b"\n") + 1])
 
 
 def mirror_of(study: Study, folder: Path) -> Mirror | None:

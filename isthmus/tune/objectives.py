@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from isthmus.config.course import Course
 from isthmus.core.errors import nearest
 from isthmus.core.guards.guard import Guard
@@ -71,20 +73,19 @@ def not_dominated(scores: Sequence[Sequence[float]], lower: Sequence[bool]) -> l
 
     NaN is worse than any number. With one objective it is the rank, which what is equal shares.
     """
-    cost = [[_cost(value, less) for value, less in zip(each, lower, strict=True)] for each in scores]
-    front, left, number = [0] * len(cost), set(range(len(cost))), 0
-    while left:
-        free = {i for i in left if not any(_beats(cost[j], cost[i]) for j in left)}
-        for place in free:
-            front[place] = number
-        left -= free
+    cost = np.asarray(scores, dtype=np.float64).reshape(len(scores), len(lower)) * np.where(lower, 1.0, -1.0)
+    cost[np.isnan(cost)] = math.inf
+    never_worse, somewhere_better = (np.ones((len(cost),) * 2, bool), np.zeros((len(cost),) * 2, bool))
+    for column in cost.T:
+        never_worse &= column[:, None] <= column
+        somewhere_better |= column[:, None] < column
+    beats = never_worse & somewhere_better  # (who, whom)
+    front, left, number = np.zeros(len(cost), int), np.ones(len(cost), bool), 0
+    beaten_by = beats.sum(axis=0)
+    while left.any():
+        free = left & (beaten_by == 0)
+        front[free] = number
+        left &= ~free
+        beaten_by -= beats[free].sum(axis=0)
         number += 1
-    return front
-
-
-def _cost(value: float, less: bool) -> float:
-    return math.inf if math.isnan(value) else value if less else -value
-
-
-def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
-    return all(a <= b for a, b in zip(one, other, strict=True)) and any(a < b for a, b in zip(one, other, strict=True))
+    return [int(place) for place in front]

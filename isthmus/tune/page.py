@@ -28,6 +28,7 @@ def study_page(found: Found) -> str:
         *(f"<p>{escape(line)}.</p>" for line in in_words(found)),
         section("The best configurations", "Those that went furthest first.", _table(trials_table(found))),
         _progress(found),
+        _regret(found),
         _importance(found),
         _parallel(found),
     ]
@@ -48,6 +49,17 @@ def _progress(found: Found) -> str:
         "The score of the configuration that was best on the highest rung so far; it falls where a higher one begins."
     )
     return section("How soon", words, _steps(points, name), _table(rows))
+
+
+def _regret(found: Found) -> str:
+    """Return how far the best so far was from the best, by what was spent."""
+    if not found.regret:
+        return ""
+    steps = [point for n, point in enumerate(found.regret) if not n or point[1] != found.regret[n - 1][1]]
+    rows = Printed(("client-rounds", "regret"), tuple((f"{spent:,.0f}", f"{regret:.4f}") for spent, regret in steps))
+    of_study = f"{found.study.objectives[0].name} of the best that the study found, on the highest rung"
+    words = f"How far the best configuration so far was from the best: {found.truth or of_study}."
+    return section("Regret", words, _steps(found.regret, "regret"), _table(rows))
 
 
 def _importance(found: Found) -> str:

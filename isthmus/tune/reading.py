@@ -8,7 +8,7 @@ rounds 4, 8, ..., 64.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -45,18 +45,25 @@ LADDER = ("low", "high", "factor")
 MOST_RUNGS = 64
 
 
-def load_study(path: Path, words: Sequence[str] = ()) -> Study:
-    """Read a study's file; `words` are changes of the base course, `key=value`."""
+def load_study(path: Path, words: Sequence[str] = (), sites: Sequence[str] = ()) -> Study:
+    """Read a study's file; `words` are changes of the base course, `key=value`, `sites` the clients, if they are."""
     changes = [parse_override(word) for word in words]
-    return read_study(read_yaml(path), str(path), path.stem, changes)
+    return read_study(read_yaml(path), str(path), path.stem, changes, sites)
 
 
-def read_study(raw: Mapping[str, Any], source: str, title: str, changes: Sequence[Any] = ()) -> Study:
-    """Return the study that plain values describe; raise BadInput for whatever would fail later."""
+def read_study(
+    raw: Mapping[str, Any], source: str, title: str, changes: Sequence[Any] = (), sites: Sequence[str] = ()
+) -> Study:
+    """Return the study that plain values describe; raise BadInput for whatever would fail later.
+
+    With `sites` these are the clients, where the base does not say another number of them.
+    """
     for key in raw:
         if key not in KEYS:
             raise BadInput(f"{source}: {key} is not a known key; {nearest(str(key), KEYS)}")
-    base = merge(nested(_mapping(raw.get("base") or {}, f"{source}: base"), f"{source}: base"), changes, source)
+    number = {"num_clients": len(sites)} if sites else {}
+    base = nested({**number, **_mapping(raw.get("base") or {}, f"{source}: base")}, f"{source}: base")
+    base = merge(base, changes, source)
     builder = Builder(source)
     course: Course = Builder(f"{source}: base").fields(Course, base, "")
     search = builder.build(Search, raw["search"], "search") if "search" in raw else RandomSearch()
@@ -69,7 +76,7 @@ def read_study(raw: Mapping[str, Any], source: str, title: str, changes: Sequenc
     study = Study(
         title=str(raw.get("title", title)),
         base=base,
-        space=read_space(raw.get("space"), _clients(course), source),
+        space=read_space(raw.get("space"), sites or _clients(course), source),
         rungs=_rungs(raw.get("fidelity") or {}, course, len(seeds), f"{source}: fidelity"),
         search=search,
         objectives=_objectives(raw, source),
@@ -80,7 +87,7 @@ def read_study(raw: Mapping[str, Any], source: str, title: str, changes: Sequenc
         parallel=_whole(raw.get("parallel", 1), f"{source}: parallel"),
         source=source,
     )
-    _check(study)
+    _check(study, sites)
     return study
 
 
@@ -197,28 +204,33 @@ def _check_rungs(rungs: Sequence[Rung], course: Course, num_seeds: int, place: s
 # ---- what would fail later
 
 
-def _check(study: Study) -> None:
+def _check(study: Study, sites: Sequence[str]) -> None:
     """Build the course of every value of every key, and ask the search whether it can do with the space."""
     for key in study.space.dimensions:
-        if key in FIDELITIES or key == "rounds":
+        if key in FIDELITIES or key == "seed":
             raise BadInput(
                 f"{study.source}: space.{key} cannot be searched: it is a fidelity, or the seed of the splits"
             )
     for rung in range(len(study.rungs)):
-        _course_of(study, study.first, rung, "fidelity")
-    for key, dimension in study.space.dimensions.items():
-        for value in _ends(dimension):
-            point = _with(study.space, key, value)
-            course = _course_of(study, point, study.top, f"space.{key}")
-            for objective in study.objectives:
-                problem = objective.problem(course)
-                if problem:
-                    raise BadInput(f"{study.source}: objectives: {problem}")
-            _check_fidelity(study, course)
+        _course_of(study, study.first, rung, "fidelity", sites)
+    for key, point in corners(study.space):
+        course = _course_of(study, point, study.top, f"space.{key}", sites)
+        for objective in study.objectives:
+            problem = objective.problem(course)
+            if problem:
+                raise BadInput(f"{study.source}: objectives: {problem}")
+        _check_fidelity(study, course)
     problem = study.search.problem(study.space, study.rungs, len(study.objectives), len(study.seeds))
     if problem:
         raise BadInput(f"{study.source}: search: {problem}")
     _check_end(study)
+
+
+def corners(space: Space) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield for every value of every key, of a range for its ends, a point that has it, with the key."""
+    for key, dimension in space.dimensions.items():
+        for value in _ends(dimension):
+            yield key, _with(space, key, value)
 
 
 def _ends(dimension: Dimension) -> tuple[Any, ...]:
@@ -235,11 +247,11 @@ def _with(space: Space, key: str, value: Any) -> dict[str, Any]:
     return space.there({**first, **wanted})
 
 
-def _course_of(study: Study, point: Mapping[str, Any], rung: int, what: str) -> Course:
+def _course_of(study: Study, point: Mapping[str, Any], rung: int, what: str, sites: Sequence[str]) -> Course:
     try:
         course = study.course(point, rung)
         if course.client_settings:
-            check_client_settings(course, ["all"] if course.algorithm.pooled else _clients(course))
+            check_client_settings(course, ["all"] if course.algorithm.pooled else sites or _clients(course))
     except BadInput as error:
         told = str(error).removeprefix(f"{study.source}: ")
         raise BadInput(f"{study.source}: {what}: {told}") from None

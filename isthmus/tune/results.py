@@ -12,16 +12,17 @@ from typing import Any
 
 from isthmus.config.build import brief
 from isthmus.config.load import course_to_yaml
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.core.outside import replace_file
 from isthmus.report.summary import Table as Printed
 from isthmus.report.summary import as_csv, score_of
+from isthmus.runs.folder import RunFolder
 from isthmus.runs.journal import read_journal
-from isthmus.runs.stages import run_stage
+from isthmus.tune.backends import Backend
 from isthmus.tune.mirror import importance
 from isthmus.tune.spec import Study
 from isthmus.tune.table import Row, Table
-from isthmus.tune.trials import Scenarios
+from isthmus.tune.trials import Task
 
 BEST_FILE, FINAL_DIR = "best.yaml", "final"
 MOST_SHOWN = 10
@@ -37,6 +38,8 @@ class Found:
         front:  with several objectives, the rows on that rung that nothing beats in all
         final:  the test scores of the best course on the final seeds
         shares: how much each key decides, by fANOVA
+        regret: by client-rounds, how far the best so far was from the best there is
+        truth:  by which measure; empty: by the first objective, from the best that the study found
     """
 
     study: Study
@@ -45,6 +48,8 @@ class Found:
     front: tuple[Row, ...] = ()
     final: tuple[float, ...] = ()
     shares: dict[str, float] = field(default_factory=dict)
+    regret: tuple[tuple[float, float], ...] = ()
+    truth: str = ""
 
     @property
     def cost(self) -> float:
@@ -52,19 +57,26 @@ class Found:
         return sum(row.cost for row in self.table.rows)
 
 
-def found_by(study: Study, table: Table, final: Sequence[float] = ()) -> Found:
-    """Return what a study has found."""
+def found_by(
+    study: Study,
+    table: Table,
+    final: Sequence[float] = (),
+    regret: Sequence[tuple[float, float]] = (),
+    truth: str = "",
+) -> Found:
+    """Return what a study has found; where it is known what is best in truth, with the regret by that."""
     best = table.best()
     if best is None:
-        errors = sorted({row.error.splitlines()[0] for row in table.rows if row.error}) or [
-            "the budget allows for none"
-        ]
+        unmeasured = f"{study.objectives[0].name} was measured in none of {len(table.rows)}"
+        errors = sorted({row.error.splitlines()[0] for row in table.rows if row.error})
+        errors = errors or [unmeasured if table.rows else "the budget allows for none"]
         raise BadInput(f"{study.source}: no trial has a score: {errors[0]}")
     front: tuple[Row, ...] = ()
     if len(table.lower) > 1:
         rows = [row for row in table.at(best.trial.rung) if not row.error]
         front = tuple(_first_front(table, rows))
-    return Found(study, table, best, front, tuple(final), importance(table))
+    known = tuple(regret or regret_so_far(table))
+    return Found(study, table, best, front, tuple(final), importance(table), known, truth)
 
 
 def _first_front(table: Table, rows: Sequence[Row]) -> list[Row]:
@@ -75,23 +87,33 @@ def _first_front(table: Table, rows: Sequence[Row]) -> list[Row]:
 
 
 def final_scores(
-    study: Study, table: Table, folder: Path, root: Path | None, say: Callable[[str], None]
+    study: Study, table: Table, folder: Path, backend: Backend, say: Callable[[str], None] = lambda text: None
 ) -> list[float]:
     """Run the best course with the seeds that no trial has seen, and return its test scores."""
     best = table.best()
     if best is None:
         return []
-    scenarios, found = Scenarios(root), []
+    tasks = []
     for seed in study.final_seeds:
         course = study.course(best.trial.values, None, seed)
-        say(f"the best course with seed {seed}")
         path = folder / FINAL_DIR / f"arm-{best.trial.arm:04d}-seed-{seed}"
-        run_stage(course, path, course.rounds, lambda course=course: scenarios.of(course))  # type: ignore[misc]
-        ends = [event for event in read_journal(path / "journal.jsonl") if event["event"] == "end"]
-        metric = course.task.metrics[0]
-        score = score_of(ends[-1]["metrics"], "global_graph", metric)
-        found.append(score_of(ends[-1]["metrics"], "local_graph", metric) if score is None else score)
-    return [math.nan if score is None else score for score in found]
+        tasks.append(Task(course, path, course.rounds, None, study.objectives))
+    calls, found = [backend.start(task) for task in tasks], []
+    for task, call in zip(tasks, calls, strict=True):
+        say(f"the best course with seed {task.course.seed}")
+        problem = backend.result(call).error
+        if problem:
+            raise CourseFailed(f"the best course with seed {task.course.seed}: {problem}")
+        found.append(_test_score(task))
+    return found
+
+
+def _test_score(task: Task) -> float:
+    """Return the test score that a run came to, of the whole graph where anybody has that."""
+    ends = [event for event in read_journal(RunFolder(task.folder).journal) if event["event"] == "end"]
+    metrics, metric = ends[-1]["metrics"], task.course.task.metrics[0]
+    scores = [score_of(metrics, graph, metric) for graph in ("global_graph", "local_graph")]
+    return next((score for score in scores if score is not None), math.nan)
 
 
 # ---- tables
@@ -99,7 +121,11 @@ def final_scores(
 
 def trials_table(found: Found, most: int = MOST_SHOWN) -> Printed:
     """Return the best configurations, those that went furthest first."""
-    study, table = found.study, found.table
+    return ranking(found.study, found.table, most)
+
+
+def ranking(study: Study, table: Table, most: int) -> Printed:
+    """Return the best configurations of a table, those that went furthest first."""
     last: dict[int, Row] = {}
     for row in table.rows:
         if row.done:
@@ -150,14 +176,15 @@ def in_words(found: Found) -> list[str]:
 
 def progress(table: Table) -> list[tuple[float, float]]:
     """Return after each trial the client-rounds so far, and the best score so far on the highest rung so far."""
-    spent, found = 0.0, []
-    for number, row in enumerate(table.rows, start=1):
-        spent += row.cost
-        part = Table(table.space, table.rungs, table.lower, table.seed, table.rows[:number])
-        best = part.best()
-        if best is not None:
-            found.append((spent, best.scores[0]))
-    return found
+    return [(spent, best.scores[0]) for spent, best in table.so_far()]
+
+
+def regret_so_far(table: Table) -> list[tuple[float, float]]:
+    """Return by client-rounds how far the best so far is from the best found, of what is on the highest rung."""
+    found = list(table.so_far())
+    top = max((best.trial.rung for _, best in found), default=0)
+    scores = [(spent, table.cost_of(best)) for spent, best in found if best.trial.rung == top]
+    return [(spent, cost - scores[-1][1]) for spent, cost in scores if math.isfinite(cost)]
 
 
 def facts_of(found: Found) -> dict[str, Any]:
@@ -218,6 +245,7 @@ def write_results(found: Found, folder: Path) -> list[Path]:
         "trials.csv": as_csv(rows),
         "report.html": study_page(found),
     }
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         replace_file(folder / name, text.encode())
     return [folder / name for name in texts]

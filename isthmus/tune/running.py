@@ -25,7 +25,7 @@ from isthmus.core.outside import replace_file
 from isthmus.tune.backends import Backend
 from isthmus.tune.spec import Study
 from isthmus.tune.table import Row, Table, Trial
-from isthmus.tune.trials import facts_of_row, row_of, tasks_of, trial_name
+from isthmus.tune.trials import facts_of_row, failed_row, row_of, tasks_of, trial_name
 
 STUDY_FILE, TRIALS_FILE, TRIALS_DIR = "study.json", "trials.jsonl", "trials"
 
@@ -116,15 +116,20 @@ class Computed:
     backend: Backend
 
     def __post_init__(self) -> None:
-        _begin(self.study, self.folder)
+        _begin(self.study, self.folder, self.backend.facts())
         self.kept = dict(_read_rows(self.folder / TRIALS_FILE))
         self.calls: dict[tuple[int, int], list[Any]] = {}
+        self.refused: dict[tuple[int, int], str] = {}
 
     def start(self, trial: Trial, table: Table) -> None:
         """Give its stages to the backend."""
         if self._key(trial, table) in self.kept:
             return
-        tasks = tasks_of(self.study, trial, table, self.folder / TRIALS_DIR)
+        try:
+            tasks = tasks_of(self.study, trial, table, self.folder / TRIALS_DIR)
+        except BadInput as error:  # the course refuses these values beside each other
+            self.refused[trial.arm, trial.rung] = str(error)
+            return
         self.calls[trial.arm, trial.rung] = [self.backend.start(task) for task in tasks]
 
     def row(self, trial: Trial, table: Table) -> Row:
@@ -132,8 +137,15 @@ class Computed:
         key = self._key(trial, table)
         if key in self.kept:
             return _with_trial(self.kept[key], trial)
-        found = [self.backend.result(call) for call in self.calls.pop((trial.arm, trial.rung))]
-        row = row_of(self.study, trial, table, found)
+        problem = self.refused.pop((trial.arm, trial.rung), "")
+        if problem:
+            row = failed_row(self.study, trial, table, problem)
+        else:
+            found = [self.backend.result(call) for call in self.calls.pop((trial.arm, trial.rung))]
+            for each in found:
+                if each.blameless:
+                    raise BadInput(each.error)
+            row = row_of(self.study, trial, table, found)
         with (self.folder / TRIALS_FILE).open("a") as file:
             file.write(json.dumps({"key": key, **facts_of_row(row)}) + "\n")
         return row
@@ -142,12 +154,13 @@ class Computed:
         return f"{trial_name(trial, table)}/{trial.rung}"
 
 
-def _begin(study: Study, folder: Path) -> None:
+def _begin(study: Study, folder: Path, where: Mapping[str, Any]) -> None:
     """Make the folder, or see that it is of the same study."""
-    path, facts = folder / STUDY_FILE, json.loads(json.dumps(study.facts()))
+    path, facts = folder / STUDY_FILE, json.loads(json.dumps({**study.facts(), **where}))
     if path.exists():
         before = json.loads(path.read_text())
-        differing = [key for key, value in facts.items() if before.get(key) != value]
+        known = dict.fromkeys([*facts, *(key for key in before if key != "version")])
+        differing = [key for key in known if before.get(key) != facts.get(key)]
         if differing:
             raise BadInput(
                 f"{folder} holds another study: it differs in {', '.join(differing)}; choose another folder with --out"

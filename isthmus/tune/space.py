@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,14 +20,17 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from isthmus.core.errors import BadInput, nearest
-from isthmus.core.outside import quoted
+from isthmus.core.outside import quoted, some
 from isthmus.core.random import numpy_generator
 
 Values: TypeAlias = Mapping[str, Any]
 KEYS = ("choices", "low", "high", "log", "when", "each")
 EXPECTED = "expected a list of choices, or {low: ..., high: ...}"
 OF_CLIENT = "client_settings"
+_POWER = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 MANY = 2**31  # values of a range, when all are wanted
+MOST_TRIES = 1000  # draws for a point that was not drawn yet
+MOST_COUNTED = 10_000  # points of a space
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,27 @@ class Dimension:
     def finite(self) -> bool:
         """Whether its values can be listed."""
         return bool(self.choices) or self.whole or self.low == self.high
+
+    @property
+    def number(self) -> float:
+        """How many values it has."""
+        if self.choices:
+            return len(self.choices)
+        assert self.low is not None and self.high is not None
+        return self.high - self.low + 1 if self.whole else 1 if self.finite else math.inf
+
+    def has(self, value: Any) -> bool:
+        """Whether a value is one of its own."""
+        if self.choices:
+            return value in self.choices
+        assert self.low is not None and self.high is not None
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and self.low <= value <= self.high and (not self.whole or isinstance(value, int))
+
+    @property
+    def told(self) -> str:
+        """Its values in words."""
+        return some(list(map(repr, self.choices))) if self.choices else f"from {self.low} to {self.high}"
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -127,6 +152,39 @@ class Space:
 
     dimensions: Mapping[str, Dimension]
 
+    def drawn(self, number: int, *seed: int | str) -> dict[str, Any]:
+        """Return the point of a number in a row of draws, in which one comes twice only where none else is left.
+
+        As long as none comes twice they are plain draws, each with its number.
+        """
+        points, seen, place = self._rows.setdefault(seed, ([], set(), [0]))
+        while len(points) <= number:
+            if len(seen) == self._number:
+                seen.clear()  # from the start again
+            for _ in range(MOST_TRIES):
+                point = self.draw(*seed, place[0])
+                place[0] += 1
+                if repr(point) not in seen:
+                    break
+            seen.add(repr(point))
+            points.append(point)
+        return dict(points[number])
+
+    @cached_property
+    def _number(self) -> int | None:
+        """How many points there are, where they are few enough to be counted."""
+        return len(self.listed) if self.most <= MOST_COUNTED else None
+
+    @property
+    def most(self) -> float:
+        """How many points there are at most: some may be the same without keys that are not there."""
+        return math.prod(dimension.number for dimension in self.dimensions.values())
+
+    @cached_property
+    def _rows(self) -> dict[tuple[int | str, ...], tuple[list[dict[str, Any]], set[str], list[int]]]:
+        """What was drawn already, which is the same whenever it is drawn."""
+        return {}
+
     def draw(self, *seed: int | str) -> dict[str, Any]:
         """Return a point drawn at random; each key has a stream of its own, whichever others there are."""
         found: dict[str, Any] = {}
@@ -175,9 +233,12 @@ def read_space(raw: Any, clients: Sequence[str], where: str) -> Space:
             dimension, each = _dimension(said, place)
         except ValueError as error:
             raise BadInput(f"{place}: {error}") from None
-        for other in dimension.when:
+        for other, values in dimension.when.items():
             if other not in found:
                 raise BadInput(f"{place}.when has {other!r}, which does not stand before it; {nearest(other, found)}")
+            never = [value for value in values if not found[other].has(value)]
+            if never:
+                raise BadInput(f"{place}.when: {other} is never {never[0]!r}; it can be {found[other].told}")
         keys = [f"{OF_CLIENT}.{client}.{key}" for client in clients] if each else [str(key)]
         found |= dict.fromkeys(keys, dimension)
     return Space(found)
@@ -186,7 +247,7 @@ def read_space(raw: Any, clients: Sequence[str], where: str) -> Space:
 def _dimension(said: Any, place: str) -> tuple[Dimension, bool]:
     """Return a dimension, and whether each client has its own."""
     if isinstance(said, list):
-        return Dimension(tuple(said)), False
+        return Dimension(_choices(said)), False
     if not isinstance(said, Mapping):
         raise BadInput(f"{place} is {quoted(said)}, {EXPECTED}")
     for key in said:
@@ -200,9 +261,14 @@ def _dimension(said: Any, place: str) -> tuple[Dimension, bool]:
     if each not in ("", "client"):
         raise BadInput(f"{place}.each is {quoted(each)}; it can be 'client'")
     ends = {end: _number(said[end], f"{place}.{end}") for end in ("low", "high") if end in said}
-    return Dimension(tuple(choices), ends.get("low"), ends.get("high"), log, _when(said.get("when", {}), place)), bool(
-        each
-    )
+    return Dimension(
+        _choices(choices), ends.get("low"), ends.get("high"), log, _when(said.get("when", {}), place)
+    ), bool(each)
+
+
+def _choices(said: list[Any]) -> tuple[Any, ...]:
+    """Return choices; powers of ten such as 1e-3, which YAML takes for words, are the numbers that they look like."""
+    return tuple(float(each) if isinstance(each, str) and _POWER.fullmatch(each) else each for each in said)
 
 
 def _number(value: Any, place: str) -> float:

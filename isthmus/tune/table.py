@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -132,7 +132,7 @@ class Table:
 
     def drawn(self, arm: int) -> dict[str, Any]:
         """Return the point that is drawn for an arm: the same in every search of the study."""
-        return self.space.draw(self.seed, "arm", arm)
+        return self.space.drawn(arm, self.seed, "arm")
 
     def fresh(self, rung: int = 0, values: Values | None = None) -> Trial:
         """Return a trial of one more configuration, drawn at random if it is not given."""
@@ -143,10 +143,26 @@ class Table:
         """Return the trial that takes a configuration up one rung."""
         return Trial(row.trial.arm, row.trial.values, row.trial.rung + 1)
 
+    def so_far(self) -> Iterator[tuple[float, Row]]:
+        """Yield after each row the client-rounds so far, and the best row so far of the highest rung so far."""
+        spent, best = 0.0, None
+        for row in self.rows:
+            spent += row.cost
+            if row.done and math.isfinite(self.cost_of(row)) and (best is None or self._takes_over(row, best)):
+                best = row
+            if best is not None:
+                yield spent, best
+
+    def _takes_over(self, row: Row, best: Row) -> bool:
+        if row.trial.rung != best.trial.rung:
+            return row.trial.rung > best.trial.rung
+        return self.ranked((row, best))[0] is row
+
     def best(self) -> Row | None:
         """Return the best row of the highest rung that any is on."""
         for rung in range(self.top, -1, -1):
-            rows = [row for row in self.at(rung) if not row.error]
+            rows = [row for row in self.at(rung) if math.isfinite(self.cost_of(row))]
             if rows:
-                return self.ranked(rows)[0]
+                least = min(map(self.cost_of, rows))  # nothing beats it but what is as good in the first objective
+                return self.ranked(row for row in rows if self.cost_of(row) == least)[0]
         return None

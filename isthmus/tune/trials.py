@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from isthmus.config.course import Course
 from isthmus.core.errors import IsthmusError
 from isthmus.core.outside import data_root as locate_data
 from isthmus.runs.simulation import Scenario, load_scenario, torch_threads
 from isthmus.runs.stages import fork, run_stage
-from isthmus.suites.same_data import division
+from isthmus.suites.same_data import DECIDING, division
 from isthmus.tune.objectives import Objective
 from isthmus.tune.spec import Study, digest_of
 from isthmus.tune.table import Row, Table, Trial
@@ -56,6 +57,7 @@ class Task:
         until:      the round of the rung
         source:     the folder of the run that it goes on from, where it does not start anew
         objectives: what is read from the journal
+        divides:    whether the trial decides itself how data are divided; else it is not to blame where there are none
     """
 
     course: Course
@@ -63,15 +65,28 @@ class Task:
     until: int
     source: Path | None
     objectives: tuple[Objective, ...]
+    divides: bool = False
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of a stage: the objectives, the seconds of all its rounds so far, and why it failed."""
+    """What came of a stage.
+
+    Fields:
+        scores:    the objectives
+        seconds:   of all its rounds so far
+        error:     why it failed
+        blameless: whether it failed for what is no matter of its trial
+    """
 
     scores: tuple[float, ...]
     seconds: float = 0.0
     error: str = ""
+    blameless: bool = False
+
+
+class NoData(IsthmusError):
+    """Data could not be loaded or divided."""
 
 
 def tasks_of(study: Study, trial: Trial, table: Table, folder: Path) -> list[Task]:
@@ -83,8 +98,14 @@ def tasks_of(study: Study, trial: Trial, table: Table, folder: Path) -> list[Tas
     for seed in study.seeds[: rung.seeds]:
         course = study.course(trial.values, trial.rung, seed)
         path, before = folder / name / f"seed-{seed}", None if source is None else folder / source / f"seed-{seed}"
-        found.append(Task(course, path, rung.rounds, before, study.objectives))
+        divides = _deciding(course) != _deciding(study.course(study.first, trial.rung, seed))
+        found.append(Task(course, path, rung.rounds, before, study.objectives, divides))
     return found
+
+
+def _deciding(course: Course) -> list[Any]:
+    """Return what decides how data are divided."""
+    return [getattr(course, key) for key in DECIDING]
 
 
 def trial_name(trial: Trial, table: Table) -> str:
@@ -113,11 +134,24 @@ def carry_out(task: Task, scenarios: Scenarios) -> Measured:
         if task.source is not None and not task.folder.exists():
             task.folder.parent.mkdir(parents=True, exist_ok=True)
             fork(task.source, task.folder, course)
-        frozen = run_stage(course, task.folder, task.until, lambda: scenarios.of(course))
+        frozen = run_stage(course, task.folder, task.until, lambda: _scenario(course, scenarios))
     except IsthmusError as error:
-        return Measured(tuple(math.nan for _ in task.objectives), 0.0, str(error))
-    seconds = sum(e.get("wall_seconds", 0.0) for e in frozen.events if e["event"] == "round")
-    return Measured(tuple(each.value(frozen.events, task.until) for each in task.objectives), seconds)
+        blameless = isinstance(error, NoData) and not task.divides
+        return Measured(tuple(math.nan for _ in task.objectives), 0.0, str(error), blameless)
+    scores = tuple(each.value(frozen.events, task.until) for each in task.objectives)
+    return Measured(scores, seconds_of(frozen.events))
+
+
+def _scenario(course: Course, scenarios: Scenarios) -> Scenario:
+    try:
+        return scenarios.of(course)
+    except IsthmusError as error:
+        raise NoData(str(error)) from None
+
+
+def seconds_of(events: Iterable[Mapping[str, Any]]) -> float:
+    """Return how long the rounds of a run took."""
+    return float(sum(event.get("wall_seconds", 0.0) for event in events if event["event"] == "round"))
 
 
 def row_of(study: Study, trial: Trial, table: Table, found: Sequence[Measured]) -> Row:
@@ -128,10 +162,26 @@ def row_of(study: Study, trial: Trial, table: Table, found: Sequence[Measured]) 
     cost = study.cost(trial.rung, before)
     if trial.parent is not None:
         cost = study.cost(trial.rung, _arm(table, trial.parent).rung)
-    seconds = sum(each.seconds for each in found) - sum(row.seconds for row in mine)
+    own = sum(each.seconds for each in found) - _seconds_before(trial, table)
+    seconds = max(own, 0.0)  # a failure may have none
     errors = [each.error for each in found if each.error]
     firsts = tuple(each.scores[0] for each in found)
     return Row(trial, True, scores, firsts, cost, round(seconds, 6), errors[0] if errors else "")
+
+
+def _seconds_before(trial: Trial, table: Table) -> float:
+    """Return what a configuration's journals had taken before this trial, with those that it goes on from."""
+    arms = {trial.arm}
+    while trial.parent is not None:
+        trial = _arm(table, trial.parent)
+        arms.add(trial.arm)
+    return sum(row.seconds for row in table.rows if row.done and row.trial.arm in arms)
+
+
+def failed_row(study: Study, trial: Trial, table: Table, error: str) -> Row:
+    """Return the row of a trial that cannot be begun."""
+    nothing = Measured(tuple(math.nan for _ in study.objectives), 0.0, error)
+    return row_of(study, trial, table, [nothing])
 
 
 def facts_of_row(row: Row) -> Mapping[str, object]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ import torch
 from isthmus.algorithms import FedAvg, FedEx, FedProx, Scaffold
 from isthmus.algorithms.fedavg import TrainModel
 from isthmus.algorithms.fedex import ArmState, ArmUpdate, TrainAsDrawn
-from isthmus.config.load import course_to_dict, load_course
+from isthmus.config.load import course_digest, course_to_dict, load_course
+from isthmus.core.exposure import exposure
 from isthmus.core.folds import Median
 from isthmus.core.random import torch_generator
 from isthmus.learn.optimizers import SGD, read_params
 from isthmus.privacy import GUARDS
+from isthmus.runs.folder import load_checkpoint
+from isthmus.runs.journal import read_journal
 from isthmus.runs.simulated import run
 from isthmus.testing import toy_client, toy_course, toy_scenario
 
@@ -104,6 +108,20 @@ def test_theta_moves_as_the_paper_s_sums_say() -> None:
     assert int(state.theta.argmax()) == 1 and float(state.theta.sum()) == pytest.approx(1.0)
 
 
+def test_what_rounding_leaves_of_a_gradient_moves_nothing() -> None:
+    """Steps are measured by the largest gradient so far: the last bit of a sum would be as large a step as any."""
+    found, params = FedEx(inner=INNER, rates=(0.1, 0.5, 1.0)), {"w": torch.zeros(1)}
+    theta = torch.full((3,), 1 / 3, dtype=torch.float64)
+    state = ArmState(params, theta, 0.0, 0.0, 0.0)
+    chosen = torch.tensor([0.0, 0.0, 0.5384614834418664], dtype=torch.float64)
+    losses = chosen * 0.7  # all drew the same arm, of which nothing can be learned
+    for wrong in (0.0, 1e-17, -3e-9):  # as sums in floats, and in the whole numbers of secure sums, have
+        after = found.moved(state, ArmUpdate(params, chosen + wrong * torch.tensor([1, 1, 0]), losses + wrong, 1.0))
+        assert torch.equal(after.theta, theta) and after.squares == 0.0
+    two = torch.tensor([0.0, 0.3, 0.2], dtype=torch.float64)
+    assert float(found.moved(state, ArmUpdate(params, two, two * torch.tensor([0, 0.5, 0.501]), 1.0)).theta[1]) > 0.4
+
+
 def test_theta_settles_and_then_stays() -> None:
     found = FedEx(inner=INNER, rates=(0.5, 1.0), settled=0.5)
     params = {"w": torch.zeros(1)}
@@ -133,6 +151,25 @@ def test_secure_sums_serve_it() -> None:
         run(each, scenario=toy_scenario(3)) for each in (course, replace(course, guards=(GUARDS["secure_sum"](),)))
     )
     assert_close(summed.params, plain.params, 1e-4)
+
+
+def test_what_arms_are_likely_is_the_same_under_secure_sums_which_show_nobody_s_arm(tmp_path: Path) -> None:
+    course = toy_course(FedEx(inner=INNER, rates=(0.1, 0.5, 1.0)), rounds=3, runtime="auto")
+    states, asked = [], []
+    for number, guards in enumerate(((), (GUARDS["secure_sum"](),))):
+        guarded = replace(course, guards=guards)
+        path = tmp_path / str(number)
+        run(guarded, scenario=toy_scenario(3), run_dir=path)
+        loaded = load_course(path / "course.yaml")
+        standing, _ = load_checkpoint(path / "checkpoint.isth", course_digest(loaded), loaded.algorithm)
+        assert isinstance(standing.state, ArmState)
+        states.append(standing.state)
+        asked.append({e["request"] for e in read_journal(path / "journal.jsonl") if e["event"] == "exchange"})
+    plain, summed = states
+    assert_close({"theta": summed.theta}, {"theta": plain.theta}, 1e-4)
+    assert float((plain.theta - 1 / 3).abs().max()) > 0.01 and "TrainAsDrawn" in asked[1] - (asked[0] - asked[1])
+    (exchange,) = [each for each in exposure(FedEx) if each.request == "TrainAsDrawn"]
+    assert exchange.server_sees != "each client's"
 
 
 def test_what_one_client_cannot_say_is_refused() -> None:

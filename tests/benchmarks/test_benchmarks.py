@@ -293,6 +293,13 @@ def test_encoders_prints_a_round_and_an_evaluation_for_each_number_of_clients() 
 
 
 @pytest.mark.slow
+def test_grading_prints_a_line_for_each_number_of_clients() -> None:
+    text = run("grading.py", "--clients 3 --repeats 1")
+    lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in text.splitlines()[2:]]
+    assert [line[0] for line in lines if len(line) == 4] == ["3"]
+
+
+@pytest.mark.slow
 def test_ids_are_matched_as_by_a_secret() -> None:
     (rows,) = tables(run("psi.py", "--ids 40 --silos 2 3"))
     assert [(row["way"], row["silos"]) for row in rows] == [(way, n) for n in "23" for way in ("ring", "keyed")]

@@ -25,7 +25,7 @@ def test_run_prints_a_table_and_the_run_folder(tmp_path: Path) -> None:
     assert "client-4" in done.stdout and "whole graph" in done.stdout
     assert done.stdout.strip().endswith("run folder: mine")
     names = {path.name for path in (tmp_path / "mine").iterdir()}
-    assert names == {"course.yaml", "journal.jsonl", "checkpoint.isth", "model.safetensors", "report.md"}
+    assert names == {"course.yaml", "journal.jsonl", "checkpoint.isth", "model.safetensors", "report.html", "report.md"}
     assert "Traceback" not in done.stderr
 
 
@@ -221,15 +221,6 @@ def test_the_first_word_may_be_a_file() -> None:
     assert split_words(["a=1"]) == (None, ["a=1"])
     with pytest.raises(BadInput, match="only the first word"):
         split_words(["a=1", "c.yaml"])
-
-
-def test_tensorboard_files_are_written_when_asked_for(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="install it with: pip install 'isthmus[sinks]'")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    assert call("run", "-q", "--out", str(tmp_path / "a"), *QUICK, "sinks=[tensorboard]")[0] == 0
-    found = EventAccumulator(str(tmp_path / "a" / "tensorboard")).Reload()
-    assert [point.step for point in found.Scalars("val/accuracy")] == [1, 2]
 
 
 def test_help_has_examples_and_completion_is_offered(tmp_path: Path) -> None:

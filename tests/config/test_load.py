@@ -129,7 +129,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(file: Path) -> None:
         ("runtime=fast", "runtime is 'fast'; choose from auto, loop, strict"),
         ("min_replies=6", "min_replies is 6 but there are 5 clients"),
         ("stopping.metric=f9", "stopping.metric is 'f9', which the task does not report; choose from accuracy, loss"),
-        ("sinks=[wandb]", "sinks has 'wandb'; choose from tensorboard"),
+        ("sinks=[wand]", "sinks has 'wand'; known: json_lines, mlflow, tensorboard, wandb. Did you mean 'wandb'"),
         (
             "monitors=[ckaa]",
             "monitors has 'ckaa'; known: cka, connectivity, gradient_smoothness, hidden_error, walk_distance. "

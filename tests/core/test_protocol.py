@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 import torch
 
-from isthmus.algorithms import ALGORITHMS, GFLAPPNP, FedAvg, FedGL
+from isthmus.algorithms import ALGORITHMS, GFLAPPNP, FedAvg, FedGL, FedSagePlus
 from isthmus.algorithms.fedavg import ModelUpdate, TrainModel
 from isthmus.algorithms.fedgl import TrainWithGuidance
 from isthmus.core.client import Client
@@ -311,9 +311,9 @@ def test_handlers_for_many_are_found_by_request() -> None:
     assert FedGL.cohort_handlers() == {TrainWithGuidance: "train_together"}
 
 
-def test_the_evaluation_and_all_but_two_algorithms_have_none_and_need_none() -> None:
+def test_the_evaluation_and_all_but_three_algorithms_have_none_and_need_none() -> None:
     assert Polite.cohort_handlers() == {}
-    assert {kind for kind in ALGORITHMS.values() if kind.cohort_handlers()} == {FedGL, GFLAPPNP}
+    assert {kind for kind in ALGORITHMS.values() if kind.cohort_handlers()} == {FedGL, FedSagePlus, GFLAPPNP}
 
 
 def test_a_handler_for_many_does_not_answer_a_single_client() -> None:

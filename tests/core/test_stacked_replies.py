@@ -12,7 +12,7 @@ from torch import Tensor
 
 from isthmus.core.codec import encode, encoded_size
 from isthmus.core.record import Params, Record, largest, leaves
-from isthmus.core.replies import Each, Stack, Stacked, StackedTensor
+from isthmus.core.replies import SMALL, Each, Stack, Stacked, StackedTensor, join_small
 from tests.core.toys import quick, same, stack_of
 
 
@@ -282,3 +282,48 @@ def test_sizes_count_each_clients_own_digits_letters_and_words() -> None:
 def test_sizes_count_numbers_that_are_not_finite_as_they_are_encoded(values: tuple[float, ...]) -> None:
     stack = Stack(("a", "b"), report(0, loss=Each(values)))
     assert stack.sizes() == [encoded_size(member) for member in stack]
+
+
+# ---- small tensors are looked at in one go
+
+
+def small_ones() -> list[StackedTensor]:
+    draw = torch.Generator().manual_seed(0)
+    return [StackedTensor(torch.randn(3, *shape, generator=draw)) for shape in ((4, 2), (5,), ())]
+
+
+def test_small_tensors_have_one_bound_and_the_sums_that_each_has_alone() -> None:
+    alone, joined = small_ones(), small_ones()
+    join_small(joined)
+    largest_of_all = torch.stack([each.bound() for each in alone]).amax(dim=0)
+    for weights in (torch.tensor([0.5, 2.0, 1.0]), torch.tensor([0.0, 2.0, 1.0]), torch.zeros(3)):
+        for mine, theirs in zip(joined, alone, strict=True):
+            assert torch.equal(mine.bound(), largest_of_all)
+            torch.testing.assert_close(mine.weighted_sum(weights.double()), theirs.weighted_sum(weights.double()))
+
+
+def test_who_asked_for_a_sum_may_add_to_it() -> None:
+    joined, weights = small_ones(), torch.ones(3, dtype=torch.float64)
+    join_small(joined)
+    before = joined[1].weighted_sum(weights)
+    joined[0].weighted_sum(weights).fill_(7.0)
+    joined[1].weighted_sum(weights).fill_(7.0)
+    assert torch.equal(joined[1].weighted_sum(weights), before)
+
+
+def test_a_small_tensor_of_a_client_without_weight_may_hold_anything() -> None:
+    joined = small_ones()
+    joined[2].values[1] = math.nan
+    join_small(joined)
+    found = [each.weighted_sum(torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)) for each in joined]
+    assert all(bool(each.isfinite().all()) for each in found)
+    assert [each.finite().tolist() for each in joined] == [[True] * 3, [True] * 3, [True, False, True]]
+
+
+def test_large_tensors_shared_ones_and_integers_are_looked_at_alone() -> None:
+    large = StackedTensor(torch.ones(2, SMALL + 1))
+    shared = StackedTensor(torch.ones(1, 3).expand(2, 3))
+    counts = StackedTensor(torch.ones(2, dtype=torch.int64))
+    small = [StackedTensor(torch.ones(2, 3)), StackedTensor(torch.ones(2))]
+    join_small([large, shared, counts, *small])
+    assert [each.joined is None for each in (large, shared, counts, *small)] == [True, True, True, False, False]

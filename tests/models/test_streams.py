@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.models.dropout import Streams, _kind, dropout
+from isthmus.models.dropout import Ahead, Streams, _kind, dropout
 from isthmus.models.inputs import GraphInput, stack_graphs
 from isthmus.models.products.sparse import SparseMatrix
 
@@ -53,6 +53,39 @@ def test_masks_that_are_drawn_for_several_steps_at_once_are_those_of_step_after_
         out = dropout(x, 0.5, ahead).view(len(sizes), rows, 16)
         for found, size, generator in zip(out, sizes, generators, strict=True):
             assert torch.equal(found[:size], dropout(torch.ones(size, 16), 0.5, generator))
+
+
+@pytest.mark.parametrize("then", [16, 24], ids=["the same", "another width"])
+def test_streams_that_begin_alike_have_what_the_others_drew_and_go_on_after_it(then: int) -> None:
+    drawn, rows = Ahead(), max(SIZES)
+    for number in range(2):
+        generators, starts = [alone(k) for k in range(len(SIZES))], []
+
+        def start() -> list[torch.Generator]:
+            starts.append(number)  # noqa: B023
+            return [alone(k) for k in range(len(SIZES))]
+
+        ahead = Streams(start, SIZES, rows, (), repeats=2, ahead=drawn)
+        for step, width in enumerate([16, 16, then, 16]):
+            out = dropout(torch.ones(len(SIZES) * rows, width), 0.5, ahead).view(len(SIZES), rows, width)
+            assert len(starts) == (step > 1 or number == 0)  # the second ones have drawn nothing in the first two steps
+            if then != 16 and step > 2:
+                break  # what was drawn ahead for other widths comes in another order
+            for found, size, generator in zip(out, SIZES, generators, strict=True):
+                assert torch.equal(found[:size], dropout(torch.ones(size, width), 0.5, generator))
+        assert drawn.words((16, 8)) is not None and drawn.words((24, 8)) is None
+    first = drawn.words((16, 8))
+    assert drawn.begin(None).words((16, 8)) is first and drawn.begin("elsewhere").words((16, 8)) is None
+    assert drawn.room((16, 8), [2 * size for size in SIZES], 2)[0] is first  # the same room
+    assert drawn.room((16, 8), [3 * size for size in SIZES], 2)[0] is not first
+
+
+def test_much_that_was_drawn_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isthmus.models.dropout.KEPT_BYTES", 8 * 2 * 2 * sum(SIZES) - 1)
+    drawn = Ahead()
+    ahead = Streams(lambda: [alone(k) for k in range(len(SIZES))], SIZES, max(SIZES), (), repeats=2, ahead=drawn)
+    dropout(torch.ones(len(SIZES) * max(SIZES), 16), 0.5, ahead)
+    assert drawn.words((16, 8)) is None
 
 
 def test_calls_of_different_widths_and_rates_share_each_clients_stream() -> None:

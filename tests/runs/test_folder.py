@@ -133,6 +133,7 @@ def test_a_run_folder_begins_with_the_course_and_holds_all_that_a_run_leaves(
         "course.yaml",
         "journal.jsonl",
         "model.safetensors",
+        "report.html",
         "report.md",
     ]
     params, facts = load_model_file(folder.model)

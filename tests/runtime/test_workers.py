@@ -21,7 +21,7 @@ from isthmus.core.folds import median, weighted_mean
 from isthmus.runs.at_workers import at_workers, part_of_bytes, part_to_bytes, portable
 from isthmus.runs.simulation import Simulation
 from isthmus.runtime import cluster, workers
-from isthmus.runtime.block import gathered, many_of
+from isthmus.runtime.block import Order, gathered, many_of
 from isthmus.runtime.cluster import Crew, GivenCluster, OwnWorkers, crew_of
 from isthmus.runtime.workers import WorkersRuntime, _Look, _stack, divided
 from isthmus.testing.conformance import check_workers_equal_loop
@@ -140,6 +140,28 @@ def test_a_worker_that_is_lost_again_and_again_ends_the_course_with_a_reason(
     course = toy_course(quick("fedavg"), num_clients=4)
     trace = trace_course(course, toy_scenario(4), place=Placed(crew, disturb))
     assert isinstance(trace.ended_by, CourseFailed) and "was lost 4 times in one exchange" in str(trace.ended_by)
+
+
+@pytest.mark.parametrize(("name", "asked"), [("fedavg", False), ("scaffold", True)])
+def test_blocks_are_asked_for_memories_only_where_some_have_changed(
+    crew: Crew, name: str, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders: list[Order] = []
+
+    def disturb(runtime: WorkersRuntime) -> None:
+        sent = runtime._sent
+
+        def noted(place: int, order: Order) -> Any:
+            orders.append(order)
+            return sent(place, order)
+
+        monkeypatch.setattr(runtime, "_sent", noted)
+
+    place = Placed(crew, disturb)
+    course = toy_course(quick(name), num_clients=4, rounds=3)
+    trace_course(course, toy_scenario(4), place=place)
+    assert orders and place.runtime is not None
+    assert sum(order.mark for order in orders) == (course.rounds * len(place.runtime.blocks) if asked else 0)
 
 
 def test_what_comes_back_does_not_grow_with_the_clients(crew: Crew) -> None:

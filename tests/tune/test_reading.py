@@ -82,6 +82,13 @@ def test_what_trials_cost_is_counted_from_where_they_were_frozen() -> None:
     assert pooled.cost(0, None) == 8
 
 
+def test_numbers_that_yaml_takes_for_words_are_numbers() -> None:
+    found = study(space={"algorithm.optimizer.lr": ["1e-3", "1e-2", 0.1], "stopping.metric": ["accuracy", "loss"]})
+    rates, words = found.space.dimensions.values()
+    assert rates.choices == (0.001, 0.01, 0.1) and rates.ordered
+    assert words.choices == ("accuracy", "loss") and not words.ordered
+
+
 def test_settings_of_single_clients_join_those_of_the_base() -> None:
     found = study(
         base={**USUAL["base"], "client_settings": {"client-0": {"local_steps": 2}}},
@@ -92,6 +99,8 @@ def test_settings_of_single_clients_join_those_of_the_base() -> None:
     assert settings == {"client-0": {"local_steps": 2, "optimizer.lr": 0.3}, "client-1": {"optimizer.lr": 0.1}}
 
 
+MU = {"choices": [0.1], "when": {"algorithm.name": ["fedprox", "ditto"]}}
+FIVE = {"choices": [0.1], "when": {"algorithm.local_steps": 5}}
 BIG = {"algorithm": {"weighting": "uniform"}, "guards": [{"name": "client_dp", "clip": 1.0, "noise": 1.0}]}
 
 
@@ -105,6 +114,15 @@ BIG = {"algorithm": {"weighting": "uniform"}, "guards": [{"name": "client_dp", "
         ({"space": {"algorithm.optimizer.lr": [0.1, -1]}}, "space.algorithm.optimizer.lr: .*lr is -1"),
         ({"space": {"algorithm.local_steps": [1, 1.5]}}, "local_steps is 1.5, expected a whole number"),
         ({"space": {"rounds": [1, 2]}}, "space.rounds cannot be searched"),
+        ({"space": {"seed": [1, 2]}}, "space.seed cannot be searched"),
+        (
+            {"space": {"algorithm.name": ["fedavg", "fedprox"], "algorithm.mu": MU}},
+            "mu.when: algorithm.name is never 'ditto'; it can be 'fedavg', 'fedprox'",
+        ),
+        (
+            {"space": {"algorithm.local_steps": {"low": 1, "high": 4}, "algorithm.optimizer.lr": FIVE}},
+            "lr.when: algorithm.local_steps is never 5; it can be from 1 to 4",
+        ),
         ({"space": {"optimizer.lrr": {"choices": [0.1], "each": "client"}}}, "client_settings.client-0.*lrr"),
         ({"objectives": ["val/acuracy"]}, "no journal of the course has 'val/acuracy'; .*Did you mean 'val/accuracy'"),
         ({"objectives": ["test/accuracy"]}, "no journal of the course has 'test/accuracy'"),

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +20,8 @@ from isthmus.config.load import load_course
 from isthmus.core.errors import BadInput
 from isthmus.runs.simulated import run
 from isthmus.tune.mirror import Mirror, importance
-from isthmus.tune.results import Found, found_by, in_words, progress, trials_table
+from isthmus.tune.page import coordinates, study_page
+from isthmus.tune.results import Found, found_by, in_words, progress, regret_so_far, trials_table
 from isthmus.tune.searches import model_based
 from isthmus.tune.space import Dimension, Space
 from isthmus.tune.table import Row, Rung, Table, Trial
@@ -52,7 +58,7 @@ def test_the_best_course_is_one_that_run_takes_and_was_scored_on_splits_that_no_
         and "<script" not in page
         and "http" not in page.replace("http-equiv", "").replace("www.w3.org", "")
     )
-    assert page.count("<polyline") == 1 + 1 and "What decides" in page and "How soon" in page
+    assert page.count("<polyline") == 2 + 1 and "What decides" in page and "How soon" in page
     assert "2 splits that no trial saw" in (folder / "out" / "report.md").read_text()
 
 
@@ -71,7 +77,10 @@ def test_a_table_is_filled_and_searched_from_the_command_line(tmp_path: Path) ->
     code, output = call(*words, "--table", "--out", str(tmp_path / "t"))
     assert code == 0 and "2 configurations x 1 shares x 1 seeds, 6 rounds" in output
     code, output = call(*words, "--on", str(tmp_path / "t" / "curves.npz"), "--json")
-    assert code == 0 and len(json.loads(output)["trials"]) == 4
+    assert code == 0 and len(json.loads(output)["trials"]) == 4 and json.loads(output)["folder"] is None
+    code, output = call(*words, "--on", str(tmp_path / "t" / "curves.npz"), "--out", str(tmp_path / "looked"))
+    assert code == 0 and (tmp_path / "looked" / "best.yaml").exists()
+    assert "test score on the table" in (tmp_path / "looked" / "report.html").read_text()
     for more, said in (
         (("--table", "--on", "x"), "give one of them"),
         (("--table", "--cluster", "x"), "--cluster is for trials"),
@@ -108,9 +117,84 @@ def test_optuna_reads_the_study_whether_it_goes_on_or_not(done: Any, tmp_path: P
     assert [dict(trial.intermediate_values) for trial in kept] == [{3: 0.5}, {3: 0.5, 5: 0.6}]
 
 
-def test_without_optuna_only_what_needs_it_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import sys
+def test_what_a_kill_leaves_in_optuna_s_journal_stops_no_study(tmp_path: Path) -> None:
+    made = study()
+    rows = [Row(Trial(arm, made.table().drawn(arm), 0), True, (0.5,), (0.5,)) for arm in range(2)]
 
+    def told() -> list[dict[int, float]]:
+        mirror = Mirror(made, tmp_path)
+        for row in rows:
+            mirror.told(row)
+        return [dict(trial.intermediate_values) for trial in Mirror(made, tmp_path).theirs.get_trials()]
+
+    path = tmp_path / "optuna.log"
+    assert told() == [{3: 0.5}, {3: 0.5}]
+    whole = path.read_bytes()
+    for place in range(len(whole) - 1, 0, -len(whole) // 11):
+        path.write_bytes(whole[:place])
+        assert told() == [{3: 0.5}, {3: 0.5}], place
+    (tmp_path / "optuna.log.lock").symlink_to(path)
+    started = time.monotonic()
+    assert told() == [{3: 0.5}, {3: 0.5}] and time.monotonic() - started < 10
+    path.write_text("nonsense\n" + whole.decode())
+    assert told() == [{3: 0.5}, {3: 0.5}]
+
+
+def test_a_study_that_goes_on_with_a_larger_budget_is_one_that_goes_on_in_optuna_s_journal_too(tmp_path: Path) -> None:
+    made = study()
+    points = [made.table().drawn(arm) for arm in range(2)]
+    few = [Row(Trial(arm, points[arm], 0), True, (0.5,), (0.5,)) for arm in range(2)]
+    more = [*few, *(Row(Trial(1, points[1], rung), True, (0.5 + rung / 10,), (0.5,)) for rung in (1, 2))]
+    for rows in (few, more):
+        mirror = Mirror(made, tmp_path)
+        for row in rows:
+            mirror.told(row)
+        mirror.ends(made.table(tuple(rows)))
+    found = {trial.user_attrs["arm"]: trial for trial in Mirror(made, tmp_path).theirs.get_trials()}
+    assert {arm: trial.state.name for arm, trial in found.items()} == {0: "PRUNED", 1: "COMPLETE"}
+    assert found[1].value == 0.7 and dict(found[1].intermediate_values) == {3: 0.5, 5: 0.6, 6: 0.7}
+
+
+def test_optuna_dashboard_shows_the_study(done: Any, tmp_path: Path) -> None:
+    pytest.importorskip("optuna_dashboard", reason="pip install optuna-dashboard")
+    folder, facts = done
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    main = "from optuna_dashboard._cli import main; main()"
+    words = [str(folder / "out" / "optuna.log"), "--host", "127.0.0.1", "--port", port]
+    with subprocess.Popen(
+        [sys.executable, "-c", main, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as p:
+        try:
+            page, (listed,) = (
+                _fetched(port, "/dashboard"),
+                json.loads(_fetched(port, "/api/studies"))["study_summaries"],
+            )
+            shown = json.loads(_fetched(port, f"/api/studies/{listed['study_id']}"))
+        finally:
+            p.terminate()
+    assert "<html" in page and listed["study_name"] == "s"
+    states = [trial["state"] for trial in shown["trials"]]
+    assert sorted(states) == ["Complete"] + ["Pruned"] * 4
+    assert len(shown["best_trials"]) == 1
+    best = next(trial for trial in shown["trials"] if trial["state"] == "Complete")
+    assert best["values"] == facts["best"]["scores"]
+    assert {p["name"] for p in best["params"]} == set(facts["best"]["values"])
+
+
+def _fetched(port: str, path: str) -> str:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            assert time.monotonic() < deadline, "the dashboard does not answer"
+            time.sleep(0.1)
+
+
+def test_without_optuna_only_what_needs_it_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(BadInput, match=r"pip install 'isthmus\[tuning\]'"):
         study(search="tpe", budget={"trials": 3})
@@ -141,6 +225,15 @@ def test_a_study_of_failures_says_why(tmp_path: Path) -> None:
         found_by(study(), table)
 
 
+def test_what_has_no_score_is_never_the_best() -> None:
+    made, nothing = study(), float("nan")
+    rows = [Row(Trial(n, made.table().drawn(n), n), True, (s,), (s,)) for n, s in enumerate((0.5, nothing))]
+    table = made.table(tuple(rows))
+    assert table.best() == rows[0] and [best for _, best in table.so_far()] == [rows[0], rows[0]]
+    with pytest.raises(BadInput, match="no trial has a score: val/accuracy was measured in none"):
+        found_by(made, made.table(tuple(rows[1:])))
+
+
 def test_several_objectives_have_a_front() -> None:
     made = study(objectives=["val/accuracy", "bytes"])
     scores = [(0.5, 10.0), (0.9, 20.0), (0.8, 30.0)]
@@ -163,9 +256,22 @@ def test_progress_is_the_best_so_far_by_what_was_spent() -> None:
     assert model_based.GENERATION.endswith("generation")
 
 
-def test_a_page_shows_where_good_points_lie() -> None:
-    from isthmus.tune.page import coordinates, study_page
+def test_regret_is_how_far_the_best_so_far_is_from_the_best_that_was_found() -> None:
+    made = study()
+    scores = [(0, 0.9), (2, 0.3), (1, 0.8), (2, 0.7), (2, 0.5)]  # only what is on the highest rung can be compared
+    rows = tuple(
+        Row(Trial(n, made.table().drawn(n), rung), True, (score,), (score,), cost=4.0)
+        for n, (rung, score) in enumerate(scores)
+    )
+    expected = [(8.0, pytest.approx(0.4)), (12.0, pytest.approx(0.4)), (16.0, 0.0), (20.0, 0.0)]
+    assert regret_so_far(made.table(rows)) == expected
+    lower = study(objectives=["val/loss"])
+    assert regret_so_far(lower.table(rows)) == [(8.0, 0.0), (12.0, 0.0), (16.0, 0.0), (20.0, 0.0)]
+    page = study_page(found_by(made, made.table(rows)))
+    assert "Regret" in page and "<td>16</td>" in page.replace(' class="number"', "")
 
+
+def test_a_page_shows_where_good_points_lie() -> None:
     made = study(
         space={"algorithm.optimizer.lr": {"low": 0.01, "high": 1.0, "log": True}, "algorithm.local_steps": [1, 2, 4]}
     )
@@ -178,7 +284,7 @@ def test_a_page_shows_where_good_points_lie() -> None:
     assert [place[1] for place in places[:3]] == [0.0, 0.5, 1.0]
     found = found_by(made, made.table(rows))
     page = study_page(found)
-    assert page.count("<polyline") == 11 and page.count('class="line-own"') == 1 + 2
+    assert page.count("<polyline") == 12 and page.count('class="line-own"') == 2 + 2
     assert "best quarter" in page and "algorithm.local_steps" in page
     partly = replace(rows[0], trial=Trial(0, {"algorithm.local_steps": 2}, 2))
     assert coordinates(made.space.dimensions, partly) == [None, 0.5]

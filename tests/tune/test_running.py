@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,18 +19,19 @@ import yaml
 
 from isthmus.config.load import course_digest
 from isthmus.core.codec import encode
-from isthmus.core.errors import BadInput
+from isthmus.core.errors import BadInput, CourseFailed
 from isthmus.runs.folder import RunFolder, load_checkpoint, load_model_file
 from isthmus.runs.journal import read_journal
 from isthmus.runs.simulated import run
 from isthmus.runtime.cluster import Crew
 from isthmus.tune import trials
-from isthmus.tune.backends import Backend, Cluster, Here, backend_of
+from isthmus.tune.backends import Backend, Cluster, Here, Pool, backend_of
 from isthmus.tune.reading import read_study
 from isthmus.tune.running import Computed, search
 from isthmus.tune.spec import Study
-from isthmus.tune.table import Row, Table
+from isthmus.tune.table import Row, Table, Trial
 from isthmus.tune.trials import Measured, Task
+from tests.cli.command import call
 
 PLAIN: dict[str, Any] = {
     "base": {
@@ -157,6 +159,53 @@ def test_a_trial_that_fails_is_the_worst_and_ends_no_study(tmp_path: Path) -> No
     ]
     assert table.best() is not None and table.best().trial.arm == 1  # type: ignore[union-attr]
     assert carried(found, tmp_path / "out").rows[2:] == table.rows[2:]
+
+
+def test_a_combination_that_the_course_refuses_is_a_trial_that_fails(tmp_path: Path) -> None:
+    """Each value is looked at before the first trial, but not each with all others."""
+    space = {"stopping.patience": [0, 4], "stopping.keep": ["best", "last"]}
+    found = study(space=space, search="grid", fidelity={"rounds": 6})
+    table = carried(found, tmp_path / "out")
+    assert [row.error[:20] for row in table.rows] == ["", "", "", table.rows[3].error[:20]]
+    assert "patience needs a best round" in table.rows[3].error and table.rows[3].scores[0] != table.rows[3].scores[0]
+    assert repr(carried(found, tmp_path / "out", Never()).rows) == repr(table.rows)
+
+
+def test_data_that_cannot_be_had_end_the_study_and_are_no_failure_of_a_trial(tmp_path: Path) -> None:
+    """What is told is mended, and the same command goes on."""
+    base = {**PLAIN["base"], "num_clients": 100}
+    found = study(base=base)
+    for _ in range(2):
+        with pytest.raises(BadInput, match="100"):
+            carried(found, tmp_path / "out")
+        assert not (tmp_path / "out" / "trials.jsonl").exists()
+    # Where how they are divided is searched, it is the trial that fails.
+    wide = study(
+        base={**base, "num_clients": 2}, space={"num_clients": [2, 100]}, search="grid", fidelity={"rounds": 6}
+    )
+    assert [bool(row.error) for row in carried(wide, tmp_path / "wide").rows] == [False, True]
+
+
+def test_a_worker_of_another_version_ends_the_study(
+    tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from isthmus.tune import backends
+
+    monkeypatch.setattr(backends, "__version__", "0.0.1")
+    with pytest.raises(BadInput, match=r"the worker runs isthmus .*, the server 0\.0\.1"):
+        carried(study(), tmp_path / "out", Cluster(crew, None))
+    assert not (tmp_path / "out" / "trials.jsonl").exists()
+
+
+def test_seconds_are_those_of_a_trial_s_own_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member of a population has the journal of those that it goes on from; a failure takes nothing back."""
+    monkeypatch.setattr(trials, "seconds_of", lambda events: float(max(e.get("round", 0) for e in events)))
+    for name, kind in (("pbt", {"name": "pbt", "size": 4}), ("sha", {"name": "sha", "arms": 4})):
+        found = study(search=kind, fidelity={"rounds": [2, 4, 6]})
+        assert {row.seconds for row in carried(found, tmp_path / name).rows} == {2.0}
+    row = Row(Trial(0, {}, 0), True, (0.5,), (0.5,), 1.0, 3.0)
+    failed = Measured((float("nan"),), 0.0, "it broke")
+    assert trials.row_of(study(), Trial(0, {}, 1), Table(found.space, found.rungs, rows=[row]), [failed]).seconds == 0.0
 
 
 def test_data_are_loaded_once_for_each_division(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,28 +367,59 @@ def test_a_line_that_was_cut_off_is_computed_again(whole: tuple[Table, Path], tm
 
 
 @pytest.mark.slow
-def test_a_study_that_is_killed_again_and_again_has_the_same_trials(whole: tuple[Table, Path], tmp_path: Path) -> None:
-    table, folder = whole
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"title": "mine", **PLAIN}))
+def test_a_study_that_is_killed_ten_times_has_the_same_trials(tmp_path: Path) -> None:
+    plainly = {**PLAIN, "search": {"name": "sha", "arms": 16}}
+    found = read_study({"title": "mine", **plainly}, "s.yaml", "mine")
+    table = carried(found, tmp_path / "whole")
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"title": "mine", **plainly}))
     command = [sys.executable, "-m", "isthmus", "tune", "s.yaml", "--out", "out", "--workers", "2"]
-    rng, kills = random.Random(1), 0
-    # As long as the first trial is not there a kill leaves nothing: each lets it come a little further.
-    while kills < 10:
+    rng = random.Random(1)
+    for kill in range(10):
         process = subprocess.Popen(
             command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        lines, until = _lines(tmp_path), time.monotonic() + 120
-        while _lines(tmp_path) == lines and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.01)
-        time.sleep(rng.random() * 0.1)
-        if process.poll() is not None:
-            break
+        if kill % 3 == 2:  # at any moment
+            time.sleep(rng.random() * 10)
+        else:  # or soon after one more trial: else nothing would ever come to an end
+            lines, until = _lines(tmp_path), time.monotonic() + 120
+            while _lines(tmp_path) == lines and process.poll() is None and time.monotonic() < until:
+                time.sleep(0.01)
+            time.sleep(rng.random() * 0.1)
+        assert process.poll() is None, f"it was over before the kill {kill}"
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        kills += 1
-    assert kills >= 5
-    found = carried(study(), tmp_path / "out")
-    assert plain(found) == plain(table) and bits(study(), tmp_path / "out") == bits(study(), folder)
+    assert 6 <= _lines(tmp_path) < len(table.rows) == 16 + 8 + 4
+    code, output = call("tune", str(tmp_path / "s.yaml"), "--out", str(tmp_path / "out"), "--json")
+    assert code == 0 and len(json.loads(output)["trials"]) == len(table.rows)
+    assert plain(carried(found, tmp_path / "out", Never())) == plain(table)
+    assert bits(found, tmp_path / "out") == bits(found, tmp_path / "whole")
+    keys = [json.loads(line)["key"] for line in (tmp_path / "out" / "trials.jsonl").read_text().splitlines()]
+    assert len(keys) == len(set(keys)) == len(table.rows)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_told_and_costs_the_stage_that_it_was_at(
+    whole: tuple[Table, Path], tmp_path: Path
+) -> None:
+    table, folder = whole
+
+    def kill(pool: Pool) -> None:
+        while _lines(tmp_path) < 2:
+            time.sleep(0.01)
+        os.kill(next(iter(pool.executor._processes)), signal.SIGKILL)
+
+    def struck() -> None:
+        with backend_of(2, None, None) as pool:
+            assert isinstance(pool, Pool)
+            threading.Thread(target=kill, args=(pool,), daemon=True).start()
+            carried(study(), tmp_path / "out", pool)
+
+    with pytest.raises(CourseFailed, match=r"a worker process was killed.*start the same again"):
+        struck()
+    assert 2 <= _lines(tmp_path) < len(table.rows)
+    with backend_of(2, None, None) as pool:
+        assert plain(carried(study(), tmp_path / "out", pool)) == plain(table)
+    assert bits(study(), tmp_path / "out") == bits(study(), folder)
 
 
 def _lines(folder: Path) -> int:

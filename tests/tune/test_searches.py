@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from isthmus.testing import SEARCH_CHECKS, check_search
 from isthmus.testing.searches import MadeUp, toy_study
-from isthmus.tune.objectives import Objective
+from isthmus.tune.objectives import Objective, not_dominated
 from isthmus.tune.running import search
 from isthmus.tune.search import Search
 from isthmus.tune.searches import (
@@ -47,6 +49,9 @@ SMALL: dict[str, Search] = {
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "gp" else n for n in SEARCHES])
 def test_every_search_keeps_to_the_rules(name: str) -> None:
     assert check_search(SMALL.get(name, SEARCHES[name]())) == list(SEARCH_CHECKS)
+
+
+STEPS = Dimension(choices=(1, 2, 4))
 
 
 def carried(found: Search, **changes: Any) -> Table:
@@ -109,6 +114,15 @@ def test_halving_without_a_number_takes_all_points_of_a_finite_space() -> None:
     assert [v["algorithm.local_steps"] for v in table.arms.values()] == [1, 2, 4, 8]
     assert [rung for _, rung in trials(table)] == [0, 0, 0, 0, 1, 1, 2]
     assert table.best() is not None and table.best().trial.arm == 3  # type: ignore[union-attr]
+
+
+def test_a_space_that_is_too_large_to_be_taken_as_a_whole_is_refused_and_drawn_from() -> None:
+    wide = Space({"a": Dimension(low=1, high=10**9), "b": Dimension(choices=(1, 2))})
+    problem = SuccessiveHalving().problem(wide, (Rung(1),), 1, 1)
+    assert problem == "arms is 0, which takes all points, and the space has 2,000,000,000 points: say how many to draw"
+    assert "a range" in SuccessiveHalving().problem(toy_study(RandomSearch()).space, (Rung(1),), 1, 1)
+    assert SuccessiveHalving(arms=3).problem(wide, (Rung(1),), 1, 1) == ""
+    assert len({wide.drawn(number, 0)["a"] for number in range(5)}) == 5
 
 
 def test_a_tie_is_the_first_one_s() -> None:
@@ -179,6 +193,119 @@ def test_several_objectives_are_ranked_by_fronts() -> None:
     assert "one objective" in Gp().problem(Space({}), (Rung(1),), 2, 1)
 
 
+def test_what_was_drawn_is_drawn_again_only_where_nothing_else_is_left() -> None:
+    """A trial repeats to the bit: to draw its configuration again would tell nothing."""
+    space = Space({"a": Dimension(choices=(1, 2, 3)), "b": Dimension(low=1, high=4)})
+    for seed in range(5):
+        table = Table(space, (Rung(1),), seed=seed)
+        points = [tuple(table.drawn(arm).values()) for arm in range(12)]
+        assert len(set(points)) == 12
+        again = Table(space, (Rung(1),), seed=seed)  # whatever was asked for before
+        assert tuple(again.drawn(11).values()) == points[11] and tuple(again.drawn(0).values()) == points[0]
+        assert len({tuple(table.drawn(arm).values()) for arm in range(12, 24)}) == 12
+    # As long as nothing is drawn twice they are plain draws.
+    wide = toy_study(RandomSearch()).space
+    assert [Table(wide, (Rung(1),), seed=7).drawn(arm) for arm in range(9)] == [
+        wide.draw(7, "arm", arm) for arm in range(9)
+    ]
+
+
+@pytest.mark.parametrize("found", [Tpe(start=3), Bohb(enough=3, random_fraction=0.0)], ids=["tpe", "bohb"])
+def test_a_model_proposes_no_configuration_twice_as_long_as_there_are_others(found: Search) -> None:
+    space = Space({"algorithm.optimizer.lr": Dimension(choices=(0.01, 0.1, 1.0)), "algorithm.local_steps": STEPS})
+    study = replace(toy_study(found, budget=Budget(trials=9)), space=space)
+    table = search(study, MadeUp(study))
+    assert len({tuple(values.values()) for values in table.arms.values()}) == len(table.arms) == 9
+
+
+def test_a_model_looks_at_what_is_under_way() -> None:
+    """What nobody knows yet counts as bad, so that trials at a time are not all in one place."""
+    space = Space({"algorithm.optimizer.lr": Dimension(low=0.0, high=1.0)})
+    rungs = (Rung(1),)
+    done = [Row(Trial(n, {"algorithm.optimizer.lr": n / 12}, 0), True, (-abs(n / 12 - 0.5),)) for n in range(12)]
+    spread = []
+    for place in (0, 1):
+        near = []
+        for seed in range(6):
+            waiting = [Row(Trial(12 + n, {"algorithm.optimizer.lr": 0.5 + n / 100}, 0)) for n in range(6)] * place
+            table = Table(space, rungs, seed=seed, rows=[*done, *waiting])
+            trial = Tpe().next(table)
+            assert trial is not None
+            near.append(abs(trial.values["algorithm.optimizer.lr"] - 0.5))
+        spread.append(sum(near))
+    assert spread[1] > 1.5 * spread[0]
+
+
+def test_a_configuration_that_fails_is_learned_from_as_a_bad_one() -> None:
+    space = Space({"algorithm.optimizer.lr": Dimension(low=0.0, high=1.0)})
+    rows = [
+        Row(Trial(n, {"algorithm.optimizer.lr": n / 40}, 0), True, (float("nan") if n > 20 else n * 7 % 10 / 10,))
+        for n in range(40)
+    ]
+    drawn = []
+    for seed in range(12):
+        trial = Tpe().next(Table(space, (Rung(1),), seed=seed, rows=rows))
+        assert trial is not None
+        drawn.append(trial.values["algorithm.optimizer.lr"])
+    assert sum(value > 0.55 for value in drawn) <= 2
+
+
+def test_bohb_learns_from_as_many_good_ones_as_the_paper_says() -> None:
+    # Falkner et al., section 3.2: with d keys it begins with d + 3 observations, of which the best
+    # max(d + 1, 15 %) are good ones.
+    assert [Bohb().num_good(number, 2) for number in (5, 6, 20, 21, 40)] == [3, 3, 3, 4, 6]
+    space = toy_study(RandomSearch()).space
+    table = Table(space, (Rung(1), Rung(2)))
+    rows = [Row(Trial(n, table.drawn(n), 0), True, (float(n),)) for n in range(5)]
+    for number, is_model in ((4, False), (5, True)):
+        part = Table(space, (Rung(1), Rung(2)), rows=rows[:number])
+        found = Bohb(random_fraction=0.0).fresh(part, 0)
+        assert (found.values != table.drawn(number)) == is_model
+
+
+def slow_fronts(scores: Sequence[Sequence[float]], lower: Sequence[bool]) -> list[int]:
+    """Return the fronts as one says them: NaN is worse than any number."""
+
+    def cost(row: Sequence[float]) -> list[float]:
+        return [float("inf") if s != s else s if less else -s for s, less in zip(row, lower, strict=True)]
+
+    costs, found = [cost(row) for row in scores], {}
+    while len(found) < len(costs):
+        left = [i for i in range(len(costs)) if i not in found]
+        beaten = {i for i in left for j in left if costs[j] != costs[i] and all(map(float.__le__, costs[j], costs[i]))}
+        found |= {i: max(found.values(), default=-1) + 1 for i in left if i not in beaten}
+    return [found[i] for i in range(len(costs))]
+
+
+@pytest.mark.parametrize("lower", [(False,), (True, False), (False, True, True)])
+def test_fronts_are_those_that_one_peels_off(lower: tuple[bool, ...]) -> None:
+    rng = random.Random(0)
+    for _ in range(30):
+        number = rng.randrange(12)
+        values = [float("nan"), 0.0, 1.0, 2.0, 3.0, 4.0]
+        scores = [[rng.choice(values) for _ in lower] for _ in range(number)]
+        assert not_dominated(scores, lower) == slow_fronts(scores, lower)
+
+
+def test_the_best_so_far_is_the_best_of_the_rows_so_far() -> None:
+    for objectives in ((Objective("val/accuracy"),), (Objective("val/accuracy"), Objective("bytes"))):
+        table = carried(Asha(), objectives=objectives, budget=Budget(trials=12))
+        found = list(table.so_far())
+        for number, (spent, best) in enumerate(found, start=1):
+            part = replace(table, rows=table.rows[:number])
+            assert best == part.best() and spent == sum(row.cost for row in part.rows)
+        assert len(found) == len(table.rows)
+
+
+def test_a_thousand_trials_with_two_objectives_are_ranked_in_a_second() -> None:
+    rng = random.Random(0)
+    rows = [Row(Trial(arm, {}, 0), True, (rng.random(), rng.random())) for arm in range(1000)]
+    table = Table(Space({}), (Rung(1),), lower=(False, True), rows=rows)
+    started = time.process_time()
+    assert len(table.ranked(rows)) == len(list(table.so_far())) == 1000 and table.best() is not None
+    assert time.process_time() - started < 1.0
+
+
 # ---- populations
 
 
@@ -203,6 +330,9 @@ def test_a_population_goes_on_from_checkpoints_and_the_worst_from_those_of_the_b
 
 def test_a_population_refuses_what_cannot_change_mid_course() -> None:
     space = Space({"model.gnn.hidden": Dimension(choices=(4, 8))})
+    lr = Space({"algorithm.optimizer.lr": Dimension(choices=(0.1, 1.0))})
+    assert "seeds" in PopulationBased().problem(lr, (Rung(1, {}, 1), Rung(2, {}, 2)), 1, 2)
+    assert PopulationBased().problem(lr, (Rung(1, {}, 2), Rung(2, {}, 2)), 1, 2) == ""
     assert "model.gnn.hidden cannot change" in PopulationBased().problem(space, (Rung(1),), 1, 1)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,7 @@ from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.stacked_clients import GraphCohort
 from isthmus.models.inputs import GraphInput
 from isthmus.models.model import Model
+from isthmus.models.products.between import EvenRows
 from isthmus.models.products.sparse import Pattern, SparseMatrix, block_diagonal
 
 FUSIONS = ("sum", "mean")
@@ -81,14 +83,31 @@ class Discovery:
     labels: Tensor
     graph: SparseMatrix
 
+    @cached_property
+    def _rows(self) -> EvenRows:
+        return EvenRows(self.graph)
+
     def projected(self, ids: Tensor) -> Guidance:
         """Return what there is for a client with these nodes: rows and columns of others are left out (Fig. 4)."""
-        rank = torch.searchsorted(self.ids, ids)  # (client's nodes,)
-        known = (rank < len(self.ids)) & (torch.cat([self.ids, self.ids.new_zeros(1)])[rank] == ids)
-        place = torch.where(known, torch.cat([self.place, self.place.new_zeros(1)])[rank], -1)
-        graph = self.graph.between(place)
-        labels = torch.cat([self.labels, self.labels.new_full((1,), NO_LABEL)])[place]
-        return Guidance(labels.int(), graph.pattern.crow.int(), graph.pattern.col.int(), graph.values)
+        return self.projected_each([ids])[0]
+
+    def projected_each(self, held: Sequence[Tensor]) -> list[Guidance]:
+        """Return the same for each of many clients."""
+        sizes, ids = [len(mine) for mine in held], torch.cat([*held, self.ids[:0]])
+        rank = torch.searchsorted(self.ids, ids)
+        # One more, of which no view is about anything.
+        every, places, labels = (
+            torch.cat([each, each.new_full((1,), end)])
+            for each, end in ((self.ids, 0), (self.place, -1), (self.labels, NO_LABEL))
+        )
+        known = (rank < len(self.ids)) & (every[rank] == ids)
+        place = places[torch.where(known, rank, len(self.ids))]
+        parts = zip(torch.split(place, sizes), torch.split(labels[place].int(), sizes), strict=True)
+        found = []
+        for mine, thought in parts:
+            graph = self._rows.between(mine)
+            found.append(Guidance(thought, graph.pattern.crow.int(), graph.pattern.col.int(), graph.values))
+        return found
 
 
 def aligned(held: Sequence[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -114,11 +133,14 @@ def fuse(
     """
     total = sum(weights)
     fused = torch.zeros(num_nodes, parts[0].shape[1])
-    held = torch.zeros(num_nodes)
     for part, place, weight in zip(parts, places, weights, strict=True):
         fused.index_add_(0, place, part.float(), alpha=weight / total)
+    if not mean:
+        return fused
+    held = torch.zeros(num_nodes)
+    for place, weight in zip(places, weights, strict=True):
         held[place] += weight / total
-    return fused / held.unsqueeze(1) if mean else fused
+    return fused / held.unsqueeze(1)
 
 
 def pseudo_labels(predictions: Tensor, threshold: float) -> Tensor:
@@ -245,7 +267,7 @@ class FedGL(Algorithm[FedGLState]):
         num_classes = len(nodes[known[0]].classes)
         width = next((view.embeddings.shape[1] for view in state.views.values()), 0)
         width = num_classes if self.embeddings == "output" else width
-        guidance = {client: found.projected(nodes[client].ids) for client in known}
+        guidance = dict(zip(known, found.projected_each([nodes[client].ids for client in known]), strict=True))
         requests = {c: TrainWithGuidance(state.params, mine, num_classes, width) for c, mine in guidance.items()}
         replies = fed.ask(requests)
         models = {client: ModelUpdate(reply.params, reply.weight) for client, reply in replies.items()}
@@ -362,10 +384,12 @@ class FedGL(Algorithm[FedGLState]):
             observe=lambda model, data: self._seen(model, data.graph),
         )
         output, embeddings = fitted.observed
-        views = zip(_apart(output.softmax(dim=1), data), _apart(embeddings, data), strict=True)
+        # Classes become rows: along few numbers that lie together it takes several times as long.
+        predictions = output.t().contiguous().softmax(dim=0).t().contiguous()
+        views = zip(_apart(predictions, data), _apart(embeddings, data), strict=True)
         return [
-            LocalView(fitted.member(k), float(client.num_nodes), View(*view))
-            for k, (client, view) in enumerate(zip(clients, views, strict=True))
+            LocalView(mine.params, float(client.num_nodes), View(*view))
+            for mine, client, view in zip(fitted.members(), clients, views, strict=True)
         ]
 
     def guided(self, prepared: PreparedNodes, guidance: Guidance) -> tuple[PreparedNodes, Loss | None]:

@@ -6,7 +6,7 @@ in FS-G (Wang et al., 2022, Fig. 3). The paper's FedSage, without the plus, is F
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from isthmus.algorithms.fedavg import FedAvg
+from isthmus.algorithms.fedsage.grading import Grades
 from isthmus.algorithms.fedsage.messages import (
     FEATURES,
     GeneratorGradients,
@@ -26,7 +27,6 @@ from isthmus.algorithms.fedsage.messages import (
     UpdateGenerator,
 )
 from isthmus.algorithms.fedsage.neighbor_generation import (
-    FeatureGenerator,
     Generated,
     Impaired,
     KeptNoise,
@@ -37,20 +37,24 @@ from isthmus.algorithms.fedsage.neighbor_generation import (
     feature_loss,
     foreign_loss,
     generate,
+    generated_features,
     mended,
 )
+from isthmus.core.client import NotTogether
 from isthmus.core.errors import BadInput, refuse
 from isthmus.core.federation import Federation
 from isthmus.core.folds import weighted_mean
 from isthmus.core.outside import named
-from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, on, unlike
+from isthmus.core.protocol import EvaluateModel, Evaluation, Kept, ModelState, cohort, on, unlike
 from isthmus.core.random import ProtectingStream, seeded
 from isthmus.core.record import Params
+from isthmus.core.replies import Stack
 from isthmus.learn.able import require_classes_of_nodes
 from isthmus.learn.graph_client import GraphClient
 from isthmus.learn.optimizers import Adam, Optimizer, copied, load_params, read_params, take_step
 from isthmus.learn.tasks.node_classification import NodeBatch, PreparedNodes
 from isthmus.learn.tasks.task import Predictions
+from isthmus.learn.together.stacked_clients import GraphCohort
 
 Memory = dict[str, Any]
 
@@ -251,6 +255,15 @@ class FedSagePlus(FedAvg):
         }
         return GeneratorGradients(gradients, 1.0)
 
+    @cohort(GradeGenerators)
+    def grade_together(self, requests: Sequence[GradeGenerators], clients: GraphCohort) -> Stack:
+        """Do the same for many clients: what peers generate is made once, and sums are taken before ways back."""
+        views, asked = requests[0].views, ShareGenerator(self.latent, self.hidden, self.num_generated)
+        if any(request.views is not views for request in requests) or any(map(asked.problem, views.values())):
+            raise NotTogether("views are to be looked at by each client")
+        grades = Grades(views, clients.clients, lambda k: self.grade(requests[k], clients.clients[k]).gradients)
+        return Stack.of(clients.ids, GeneratorGradients, gradients=grades.stacked(), weight=1.0)
+
     @on(UpdateGenerator)
     def update(self, request: UpdateGenerator, client: GraphClient) -> Kept:
         """Take a step down the client's own loss and what the peers found."""
@@ -367,17 +380,14 @@ _LEAST = {"num_generated": 0, "latent": 1, "hidden": 1, "pretrain_steps": 0, "cr
 
 def foreign_gradients(view: GeneratorView, client: GraphClient) -> Params:
     """Return the gradient of sum_v sum_p min_u |x_v^p - x_u|^2 by a peer's fGen, over the client's own nodes u."""
-    num_slots, hidden, columns = view.params["slot_weight"].shape
+    columns = view.params["slot_weight"].shape[2]
     if columns != client.data.num_features:
         raise BadInput(
             f"a peer generates nodes of {columns} features, {client.id}'s have {client.data.num_features}; "
             "FedSage+ compares them: all clients need the same features"
         )
-    with torch.random.fork_rng(devices=[]):
-        model = FeatureGenerator(view.inputs.shape[1], hidden, num_slots, columns).to(client.device)
-    load_params(model, view.params)
-    rows, _ = model(view.inputs, view.counts)
-    slots = dict(model.named_parameters())
+    slots = {name: tensor.detach().requires_grad_() for name, tensor in view.params.items()}
+    rows, _ = generated_features(slots, view.inputs, view.counts)
     loss = foreign_loss(rows, client.data.x, client.prepared.graph.x)
     return dict(zip(slots, torch.autograd.grad(loss, list(slots.values())), strict=True))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isthmus.core.protocol import Kept, Request
+from isthmus.core.protocol import Holdings, Kept, Known, Request
 from isthmus.core.record import Params, Record
 
 # What the names of fGen's parameters begin with in a generator.
@@ -107,8 +107,12 @@ class GradeGenerators(Request[GeneratorGradients]):
     views: dict[str, GeneratorView]
     """Every client's feature generator and embeddings, by client."""
 
-    def problem(self, reply: GeneratorGradients) -> str:
-        """Return what is wrong with the names or the shapes of gradients."""
+    def max_weight(self, held: Holdings) -> float:
+        """Return 1: all count the same."""
+        return 1.0
+
+    def misfit(self, reply: GeneratorGradients, known: Known) -> str:
+        """Return what is wrong with the names or the shapes of gradients, or with the weight."""
         if reply.gradients.keys() != self.views.keys():
             return f"gradients are for {sorted(reply.gradients)}, expected {sorted(self.views)}"
         for client, view in self.views.items():

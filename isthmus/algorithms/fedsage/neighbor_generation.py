@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from isthmus.core.random import ProtectingStream
+from isthmus.core.record import Params
 from isthmus.data.graph import Graph, select_rows
 from isthmus.models import SAGE
 from isthmus.models.inputs import GraphInput
@@ -95,13 +96,18 @@ class FeatureGenerator(nn.Module):
 
         All first neighbours come before all second ones. What is not asked for is not computed.
         """
-        h = torch.addmm(self.hidden_bias, inputs, self.hidden_weight).relu()  # (nodes, hidden)
-        owners = [(counts > slot).nonzero().flatten() for slot in range(len(self.slot_bias))]
-        rows = [
-            torch.addmm(bias, h.index_select(0, nodes), weight)
-            for nodes, weight, bias in zip(owners, self.slot_weight, self.slot_bias, strict=True)
-        ]
-        return torch.cat(rows), torch.cat(owners)
+        return generated_features(dict(self.named_parameters()), inputs, counts)
+
+
+def generated_features(params: Params, inputs: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what fGen with these parameters gives, as `FeatureGenerator` does."""
+    h = torch.addmm(params["hidden_bias"], inputs, params["hidden_weight"]).relu()  # (nodes, hidden)
+    owners = [(counts > slot).nonzero().flatten() for slot in range(len(params["slot_bias"]))]
+    rows = [
+        torch.addmm(bias, h.index_select(0, nodes), weight)
+        for nodes, weight, bias in zip(owners, params["slot_weight"], params["slot_bias"], strict=True)
+    ]
+    return torch.cat(rows), torch.cat(owners)
 
 
 class NeighborGenerator(nn.Module):
@@ -210,8 +216,11 @@ def squared_distance(rows: Tensor, x: Tensor, index: Tensor) -> Tensor:
     return (rows - _dense_rows(x, index)).square().sum()
 
 
-def nearest_rows(rows: Tensor, features: Features) -> Tensor:
-    """Return for each of `rows` which row of `features` is nearest, (rows,); of equally near ones the first."""
+def nearest_rows(rows: Tensor, features: Features, turned: Tensor | None = None) -> Tensor:
+    """Return for each of `rows` which row of `features` is nearest, (rows,); of equally near ones the first.
+
+    `turned` are the rows as columns, for who asks several times.
+    """
     sparse = isinstance(features, SparseMatrix)
     if isinstance(features, SparseMatrix):
         norms = SparseMatrix(features.pattern, features.values.square()).row_sums()
@@ -219,8 +228,9 @@ def nearest_rows(rows: Tensor, features: Features) -> Tensor:
         norms = features.square().sum(dim=1)
     found = []
     for part in torch.split(rows, max(1, CHUNK // max(len(norms), 1))):
-        turned = part.t().contiguous() if sparse else part.t()
-        found.append((norms.unsqueeze(1) - 2.0 * features.matmul(turned)).argmin(dim=0))
+        whole = turned is not None and len(part) == len(rows)
+        columns = turned if turned is not None and whole else part.t().contiguous() if sparse else part.t()
+        found.append((norms.unsqueeze(1) - 2.0 * features.matmul(columns)).argmin(dim=0))
     return torch.cat(found)
 
 

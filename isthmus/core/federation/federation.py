@@ -31,7 +31,7 @@ from isthmus.core.outside import foreign
 from isthmus.core.protocol import Failure, Known, Position, ReplyT, Request, Requests, told
 from isthmus.core.random import Sampling, Secret, UniformSampling, numpy_generator, torch_generator
 from isthmus.core.record import Record, State, check_record
-from isthmus.core.replies import Stack
+from isthmus.core.replies import Stack, whole_stacks
 
 R = TypeVar("R", bound=Record)
 
@@ -371,8 +371,11 @@ class Federation:
         at = Position(self._seed, self.round, max(0, self._exchange - 1))
         if self._guards is not None and replies:
             fold = self._guards.at_server(self._server, at, requests, fold).fold(fold)
-        total = fold.start()
-        for client, reply in replies.items():
+        total, left = fold.start(), dict(replies)
+        for stack in whole_stacks(replies) if fold.streams else ():
+            fold.add_stack(total, stack, torch.ones(len(stack), dtype=torch.bool))
+            left = {client: reply for client, reply in left.items() if client not in stack.clients}
+        for client, reply in left.items():
             fold.add_answer(total, reply, requests[client], client)
         return cast(R, fold.finish(total))
 
@@ -508,7 +511,17 @@ class Federation:
         distinct = {id(request): request for request in requests.values()}
         for request in distinct.values():
             check_record(request)
-        return {key: request.limits(self._known) for key, request in distinct.items()}
+        found: dict[int, Mapping[str, float]] = {}
+        alike: dict[tuple[type, int], Mapping[str, float]] = {}  # by what they are told of: one model goes to many
+        for key, request in distinct.items():
+            if type(request).limits is not Request.limits:
+                found[key] = request.limits(self._known)
+                continue
+            of = (type(request), id(getattr(request, "params", None)))
+            if of not in alike:
+                alike[of] = request.limits(self._known)
+            found[key] = alike[of]
+        return found
 
     def _answered(self, position: Position, requests: Requests, limit: float | None) -> Outcomes:
         """Yield one outcome per client, also for those of whom the runtime says nothing."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from isthmus.core.codec import outlined
 from isthmus.core.errors import BadMessage
 from isthmus.core.federation.contract import Outcome, StackOutcome
 from isthmus.core.guards.line import GuardedExchange
 from isthmus.core.outside import foreign
 from isthmus.core.protocol import MAX_STATISTIC, Evaluation, Failure, Holdings, Known, Request, Requests, reply_type
-from isthmus.core.record import Record, check_record, largest, leaves, non_finite_leaf
+from isthmus.core.record import LazyParams, Record, check_record, fields_of, largest, leaves, non_finite_leaf
 from isthmus.core.replies import Each, Stack, Stacked
 
 # Numbers beyond these are no counts and no weights, and arithmetic on them would spoil the others' replies.
@@ -46,13 +47,16 @@ def judged(
     try:
         _check_type(reply, expected)
         check_record(reply)
-        _require(f"{name}.", request.misfit(reply, known))
+        _require(f"{name}.", request.misfit(outlined(reply), known))
         _require(f"{name}: ", request.problem(reply))
         _check_claims(client, reply, request, known)
-        found = leaves(reply, name)
+        limit_of = _limit_of(request, reply, known, limits)
+        found = leaves(_looked_at(reply, limit_of), name)
         _check_integers(found)
+        if _within(found, limit_of):
+            return reply
         place = non_finite_leaf(found)
-        odd = place or _too_large(found, _limit_of(request, reply, known, limits))
+        odd = place or _too_large(found, limit_of)
     except Exception as error:  # a check that stumbles over a reply has found something wrong with it
         text = str(error) if isinstance(error, BadMessage | ArithmeticError | ValueError) else repr(error)
         return Failure(client, "malformed", foreign(text))
@@ -60,6 +64,16 @@ def judged(
         return reply
     text = foreign(odd, 300) + (DIVERGED if odd.startswith(f"{name}.params[") else "")
     return Failure(client, "not_finite" if place else "malformed", text)
+
+
+def _looked_at(reply: Record, limit_of: Callable[[str], float]) -> Record:
+    """Return a reply without the parameters whose numbers are known to be within limits, which are not made for it."""
+    sound: dict[str, Any] = {}
+    for field, value in fields_of(reply).items():
+        start = f"{type(reply).__name__}.{field}"
+        if isinstance(value, LazyParams) and value.within(lambda key, start=start: limit_of(f"{start}[{key!r}]")):  # type: ignore[misc]
+            sound[field] = {}
+    return replace(reply, **sound) if sound else reply
 
 
 def judged_stack(
@@ -120,12 +134,16 @@ def _limit_of(
 
 def _numbers_fit(stack: Stack, limit_of: Callable[[str], float]) -> Tensor:
     """Return for each client whether its numbers are finite and none is too large, (clients,)."""
-    fit = torch.ones(len(stack), dtype=torch.bool)
-    for place, leaf in leaves(stack.record, type(stack.record).__name__).items():
-        limit = limit_of(place)
+    fit, name = torch.ones(len(stack), dtype=torch.bool), type(stack.record).__name__
+    seen: list[tuple[Tensor, float]] = []
+    for path, leaf in stack.leaves.items():
+        limit = limit_of(name + path)
         if isinstance(leaf, Stacked):
             if leaf.dtype.is_floating_point:
-                fit &= leaf.bound() <= limit  # never true of NaN; where the bound is not enough, the reply is taken out
+                bound = leaf.bound()
+                if not any(bound is known and limit == most for known, most in seen):  # one may be that of several
+                    fit &= bound <= limit  # never true of NaN; where it is not enough, the reply is taken out
+                    seen.append((bound, limit))
         elif isinstance(leaf, Each):
             if float in map(type, leaf.values):
                 values = torch.tensor([float(value or 0.0) for value in leaf.values], dtype=torch.float64)
@@ -133,6 +151,12 @@ def _numbers_fit(stack: Stack, limit_of: Callable[[str], float]) -> Tensor:
         elif _size(leaf) > limit or math.isnan(_size(leaf)):  # the same for all
             return ~fit
     return fit
+
+
+def _within(found: Mapping[str, Any], limit_of: Callable[[str], float]) -> bool:
+    """Whether all numbers are finite and no larger than they may be, in one pass; otherwise it is told where not."""
+    sizes = ((place, _size(leaf)) for place, leaf in found.items())
+    return all(math.isfinite(size) and size <= limit_of(place) for place, size in sizes)
 
 
 def _too_large(found: Mapping[str, Any], limit_of: Callable[[str], float]) -> str:
@@ -153,7 +177,7 @@ def _size(leaf: Any) -> float:
 
 def _scalars_fit(stack: Stack) -> Tensor:
     fit = torch.ones(len(stack), dtype=torch.bool)
-    for leaf in leaves(stack.record).values():
+    for leaf in stack.leaves.values():
         if isinstance(leaf, int) and abs(leaf) >= MAX_INTEGER:  # the same for all
             return ~fit
         if isinstance(leaf, Each):

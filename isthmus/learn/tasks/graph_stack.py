@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from isthmus.data.graph import spans
 from isthmus.learn.batching import Batching
+from isthmus.learn.metrics.classification import Examples, losses_of_clients
 from isthmus.learn.tasks.graph_batches import BLOCK_ROWS
 from isthmus.learn.tasks.joined_graphs import JoinedGraphs
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated, StackedBatch
@@ -79,9 +80,11 @@ class GraphStack(BatchStack):
         index = [self.joined.first[owner] + mine.numpy() for owner, mine in zip(owners, chosen, strict=True)]
         assert found.items is not None
         first = found.items.bounds
-        target = self.task.no_labels(self.labels, int(first[-1]))
         into = np.concatenate([first[k] + np.arange(len(mine)) for k, mine in enumerate(chosen)])
-        target[torch.from_numpy(into)] = self.labels[torch.from_numpy(np.concatenate(index))]
+        labels = self.labels[torch.from_numpy(np.concatenate(index))]
+        target = self.task.stacked_target(
+            labels, torch.from_numpy(into), [len(mine) for mine in chosen], int(first[-1])
+        )
         return replace(found, target=target)
 
     def _redrawn(self, batch: StackedBatch, owners: Sequence[int], drawn: Sequence[Tensor]) -> StackedBatch:
@@ -108,9 +111,17 @@ class GraphStack(BatchStack):
     def losses(self, model: nn.Module, batch: StackedBatch, streams: Streams) -> Tensor:
         """Return each client's mean loss over the known labels of its batch, (clients,)."""
         scores: Tensor = model(batch.graph, streams)
+        if isinstance(batch.target, Examples):
+            return losses_of_clients(scores, batch.target)
         each, known = self.task.each_loss(scores, batch.target)
         assert batch.items is not None
         return batch.items.sums(each) / batch.items.sums(known)
+
+    def is_chain(self, model: nn.Module, batch: StackedBatch, streams: Streams) -> bool:
+        """Whether the loss is one step, and the model says that its scores are steps too."""
+        if not isinstance(batch.target, Examples) or not isinstance(model, Model):
+            return False
+        return model.pools_as_chain(batch.graph, streams)
 
     # ---- evaluation
 

@@ -17,7 +17,7 @@ from isthmus.data.graph_set import GraphSet
 from isthmus.learn.batching import Batching, FullBatch, MiniBatch
 from isthmus.learn.metrics import classification as metrics
 from isthmus.learn.metrics import several_tasks as task_metrics
-from isthmus.learn.metrics.classification import cross_entropy, defined
+from isthmus.learn.metrics.classification import Examples, cross_entropy, defined
 from isthmus.learn.tasks.graph_batches import GraphPile
 from isthmus.learn.tasks.graph_stack import GraphStack, scores_of
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated
@@ -232,6 +232,12 @@ class GraphTask(Task):
         """Return labels of graphs of which none is known, of the kind of others."""
         return like.new_full((rows, *like.shape[1:]), torch.nan)
 
+    def stacked_target(self, labels: Tensor, rows: Tensor, counts: Sequence[int], size: int) -> Tensor | Examples:
+        """Return what scores of so many rows are compared with, of which some have labels, so many of each client."""
+        target = self.no_labels(labels, size)
+        target[rows] = labels
+        return target
+
     def measure_each(self, scores: Tensor, labels: Tensor, counts: Sequence[int]) -> list[dict[str, float]]:
         """Return the metrics of each client, whose graphs lie one after the other; those without any have none."""
         parts = zip(torch.split(scores, list(counts)), torch.split(labels, list(counts)), strict=True)
@@ -266,6 +272,12 @@ class GraphClassification(GraphTask):
     def no_labels(self, like: Tensor, rows: int) -> Tensor:
         """Return classes that do not count."""
         return like.new_full((rows,), metrics.IGNORED)
+
+    def stacked_target(self, labels: Tensor, rows: Tensor, counts: Sequence[int], size: int) -> Tensor | Examples:
+        """Return which rows have which classes, where the loss is this class's own."""
+        if type(self).each_loss is not GraphClassification.each_loss:
+            return super().stacked_target(labels, rows, counts, size)
+        return Examples.of(rows, labels, counts)
 
     def measure_each(self, scores: Tensor, labels: Tensor, counts: Sequence[int]) -> list[dict[str, float]]:
         """Return the metrics of each client."""

@@ -20,7 +20,7 @@ from isthmus.data.graph import spans
 from isthmus.learn.tasks.graph_batches import GraphPile
 from isthmus.learn.tasks.stacked_batches import Placed, StackedBatch
 from isthmus.models.encoders import dense_indicators
-from isthmus.models.inputs import GraphInput
+from isthmus.models.inputs import DistinctRows, GraphInput
 from isthmus.models.products.pooled import Part
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix
 
@@ -142,7 +142,7 @@ class JoinedGraphs:
         keys = np.flatnonzero(seen)
         return _Merged(key, keys, np.bincount(keys // len(sums), minlength=clients))
 
-    def _distinct(self, rows: _Rows, placed: Placed, merged: _Merged | None) -> tuple[Tensor, SparseMatrix] | None:
+    def _distinct(self, rows: _Rows, placed: Placed, merged: _Merged | None) -> DistinctRows | None:
         """Return each client's sums of features without repetition, and the matrix that puts them back to its nodes."""
         if merged is None:
             client = np.repeat(np.arange(len(placed.sizes)), placed.sizes)  # of each node
@@ -158,8 +158,10 @@ class JoinedGraphs:
         row[keys] = into = spans(lying.bounds[:-1], counts)
         x = sums.new_zeros(int(lying.bounds[-1]), self.width)
         x[torch.from_numpy(into)] = sums[torch.from_numpy(keys % len(sums))]
+        kind = torch.full((len(x),), len(sums))  # of padding
+        kind[torch.from_numpy(into)] = torch.from_numpy(keys % len(sums))
         pattern = Pattern(rows.starts(), torch.from_numpy(row[key]), (len(rows.source), len(x)))
-        return x, SparseMatrix(pattern, torch.ones(len(key)))
+        return DistinctRows(x, SparseMatrix(pattern, torch.ones(len(key))), kind)
 
     # ---- batches
 

@@ -165,6 +165,10 @@ class BatchStack(ABC):
     def losses(self, model: nn.Module, batch: StackedBatch, streams: Streams) -> Tensor:
         """Return the mean loss of each client's batch, (clients,)."""
 
+    def is_chain(self, model: nn.Module, batch: StackedBatch, streams: Streams) -> bool:
+        """Whether the losses are a chain of steps (`models/products/chain.py`), each of which is recorded as one."""
+        return False
+
     @abstractmethod
     def evaluate(self, model: nn.Module, splits: tuple[str, ...], stacked: bool) -> list[Evaluated]:
         """Return for each client what `Task.evaluate` would; `stacked` says that each has weights of its own.

@@ -19,11 +19,19 @@ from torch import Tensor, nn
 from isthmus.core.client import NotTogether
 from isthmus.core.record import Params
 from isthmus.core.replies import Stacked, StackedTensor
-from isthmus.learn.optimizers import Optimizer, OptimizerState, load_params, step_gradients, steps_before
+from isthmus.learn.optimizers import (
+    Optimizer,
+    OptimizerState,
+    add_gradients,
+    load_params,
+    step_gradients,
+    steps_before,
+)
 from isthmus.learn.tasks.stacked_batches import BatchStack, Evaluated, StackedBatch
 from isthmus.learn.together.layouts import OWN, Layout, Plain, Weights, WideRows, replaced, stacked_state, states_apart
 from isthmus.learn.together.stacked_clients import GraphCohort, StackedFit, Together
 from isthmus.learn.together.stacked_features import Rows, Start, feature_weights, rows_of, starts_of
+from isthmus.models.products.chain import chained
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +89,9 @@ class BatchCohort(GraphCohort):
             groups = [_Group(optimizer, weights, state, *group) for group in order.groups(active, taken)]
             run = _Run(self, stack, asked, weights.some(0, active), order.clients[:active], generators[:active])
             some_sums = None if sums is None else weights.cut(sums, 0, active)
-            for _ in range(number):
-                grads = run.step(losses, [next(drawn) for drawn in draws[:active]], some_sums)
+            for step in range(number):
+                first = step == taken == 0
+                grads = run.step(losses, [next(drawn) for drawn in draws[:active]], some_sums, first)
                 with torch.no_grad():
                     for group in groups:
                         group.step(grads, lr)
@@ -200,10 +209,13 @@ class _Run:
         self.model, self.stack, self.asked, self.weights = clients.model, stack, asked, weights
         self.owners, self.generators = owners, generators
 
-    def step(self, losses: Tensor, drawn: Sequence[Any], sums: list[Tensor] | None) -> list[Tensor]:
+    def step(self, losses: Tensor, drawn: Sequence[Any], sums: list[Tensor] | None, first: bool) -> list[Tensor]:
         """Add each client's loss on its batch to `losses`; return the gradients, with what joins them."""
-        asked, weights, beside = self.asked, self.weights, self.asked.beside
+        asked, beside = self.asked, self.asked.beside
+        weights = self.weights.alike() if first and beside is None else self.weights
         batch = self.stack.batch(self.owners, drawn)
+        if self._is_chain(batch):
+            return self._chained(batch, weights, losses, sums)
         # The same draws once more, for own values beside the first ones.
         again = () if beside is None else [torch.Generator().set_state(each.get_state()) for each in self.generators]
         each = self._losses(batch, weights.installed(), self.generators)  # (active,)
@@ -219,6 +231,24 @@ class _Run:
             beside.learn(grads[len(weights.moved) :])
         with torch.no_grad():
             grads = grads[: len(weights.moved)]
+            weights.join(grads)
+        return grads
+
+    def _is_chain(self, batch: StackedBatch) -> bool:
+        asked = self.asked
+        alone = asked.loss is None and not asked.penalties and asked.beside is None and batch.nodes.owner is None
+        return alone and self.stack.is_chain(self.model, batch, batch.streams(self.generators))
+
+    def _chained(
+        self, batch: StackedBatch, weights: Weights, losses: Tensor, sums: list[Tensor] | None
+    ) -> list[Tensor]:
+        """Do the same of losses that are a chain of steps, without autograd."""
+        with chained() as chain:
+            each = self._losses(batch, weights.installed(), self.generators)
+            losses[: len(each)] += each
+            grads = chain.slopes(weights.moved)
+            if sums is not None:
+                add_gradients(sums, grads, weights.moved, self.asked.optimizer)
             weights.join(grads)
         return grads
 

@@ -7,6 +7,7 @@ CompactRows  sparse features and a common start: for each client only the rows o
              and once for all what becomes of a row that no data touches
 AlikeRows    the same, where nothing but gradients moves them: what training added, one row for all features that
              occur at the same nodes (`models/products/affine.py`)
+BeyondRows   the rows of CompactRows, less those of what pulls them: the pull is an optimiser's weight decay
 Span         sparse features, few nodes and a linear optimiser: what training added, one row for each node
 """
 
@@ -278,6 +279,51 @@ class AlikeRows(Held):
         return AlikeStack(live, self.features)
 
 
+class BeyondRows(Held):
+    """How far the rows of `CompactRows` are from what pulls them, which is the same for all clients.
+
+    A pull is then one to zero, as weight decay is, and costs no pass over memory by itself.
+    """
+
+    adds = True
+
+    def __init__(self, features: StackedFeatures, anchor: Tensor) -> None:
+        super().__init__(features)
+        self.anchor = anchor
+
+    @property
+    def x(self) -> AlikeFeatures:
+        """The features with compact columns, for weights that are told from another origin."""
+        return self.features.beyond
+
+    def live(self, start: Start) -> Tensor:
+        """Return (used + features, out): the start less the anchor."""
+        features, (number, width) = self.features, self.anchor.shape
+        used = len(features.used)
+        rows = self.anchor.new_empty(used + number, width)
+        begun = start.index_select(0, features.feature) if isinstance(start, Tensor) else features.gathered(start)
+        torch.index_select(self.anchor, 0, features.feature, out=rows[:used])
+        torch.sub(begun, rows[:used], out=rows[:used])
+        torch.sub(rest_of(start), self.anchor, out=rows[used:])
+        return rows
+
+    def spread(self, by_client: Tensor, live: Tensor) -> Tensor:
+        """Return (used + features, 1)."""
+        return CompactRows(self.features).spread(by_client, live)
+
+    def _origins(self, start: Start) -> list[Start]:
+        return [self.anchor]
+
+    def finished(self, live: Tensor, start: Start) -> Stacked:
+        """Return the rows, and the anchor."""
+        return Combination([(1.0, self.beside(live, start)), (1.0, self.anchor)])
+
+    def beside(self, live: Tensor, start: Start) -> Stacked:
+        """Return the rows; a gradient or a moment is that of the weights themselves."""
+        used = len(self.features.used)
+        return CompactStack(live[:used], live[used:], self.features)
+
+
 class Span(Held):
     """What training added to the start, one row for each node, how much of the start is left, and of a drift."""
 
@@ -360,10 +406,18 @@ class Weights:
         self.moved = [self._live[name].requires_grad_() for name in self._trained]
         self.values = [each.detach() for each in self.moved]  # the same memory
 
-    def hold(self, strength: float, pulled: Container[str], drifts: Mapping[str, Start], follows: bool = False) -> None:
+    def hold(
+        self,
+        strength: float,
+        pulled: Container[str],
+        drifts: Mapping[str, Start],
+        follows: bool = False,
+        by_decay: bool = False,
+    ) -> None:
         """Let g + mu (w - anchor) + drift take the place of g: a pull to where some parameters are now, and a drift.
 
-        Where it `follows` the parameters, what pulls them is another tensor than their beginning.
+        Where it `follows` the parameters, what pulls them is another tensor than their beginning. With `by_decay` the
+        optimiser pulls those of which what was added is held (`pulls`).
         """
         near: Container[str] = pulled if strength else ()
         drifting = {i: drifts[name] for i, name in enumerate(self._trained) if name in drifts}
@@ -373,6 +427,9 @@ class Weights:
         # What was added is how far they are from their beginning, as it is.
         self._added = [i for i in places if self.layouts[i].adds and not follows]
         self._anchors = {i: self.values[i].clone() for i in places if i not in self._added}
+        self.pulls = [strength * (i in self._added) for i in range(len(self.values))] if by_decay else []
+        if by_decay:
+            self._added = []
         self._drifts = {i: self.layouts[i].constant(drift) for i, drift in drifting.items()}
         self._apart = {i: torch.empty_like(anchor) for i, anchor in self._anchors.items()}
         self._steps.clear()
@@ -424,6 +481,22 @@ class Weights:
         part._drifts = {i: self.layouts[i].some(drift, start, stop) for i, drift in self._drifts.items()}
         part._apart = {i: self.layouts[i].some(room, start, stop) for i, room in self._apart.items()}
         return part
+
+    def alike(self) -> Weights:
+        """Return these before the first step: where clients begin with the same, it is one tensor that stands for all.
+
+        Slopes by it are each client's own; it is not what is moved.
+        """
+        found = copy(self)
+        found._live = {n: self._unmoved(n, live) for n, live in self._live.items()}
+        found.moved = [found._live[name] for name in self._trained]
+        return found
+
+    def _unmoved(self, name: str, live: Tensor) -> Tensor:
+        start = self._starts[name]
+        if not isinstance(start, Tensor) or not self.is_plain(name):
+            return live
+        return start.detach().expand(live.shape).requires_grad_()
 
     def cut(self, tensors: Sequence[Tensor], start: int, stop: int) -> list[Tensor]:
         """Return some clients' part of tensors that are held like the trained parameters, in the same memory."""

@@ -44,6 +44,7 @@ from isthmus.learn.tasks.task import StackedData
 from isthmus.learn.together.layouts import (
     OWN,
     AlikeRows,
+    BeyondRows,
     CompactRows,
     FullRows,
     Layout,
@@ -65,7 +66,7 @@ from isthmus.learn.together.stacked_features import (
     starts_of,
     term_of,
 )
-from isthmus.models.dropout import Streams
+from isthmus.models.dropout import Ahead, Streams
 from isthmus.models.model import Model
 from isthmus.models.products.chain import chained
 from isthmus.models.products.sparse import SparseMatrix
@@ -172,6 +173,7 @@ class Together:
         optimizer_states: each client's state to go on from; None to begin from nothing
         loss:             each client's loss, (clients,); by default the task's
         drifts:           what is added to the gradients of these parameters at every step, for all or for each
+        anchors:          where a pull draws these parameters; `drifts` has what that adds to one to their beginning
         penalties:        each client's own term, which may be any function of its parameters
         mean_gradients:   whether the mean of the gradients is wanted, without drifts and pulls
         purpose:          names the clients' random streams
@@ -190,6 +192,7 @@ class Together:
     optimizer_states: Sequence[OptimizerState | None] | None = None
     loss: Any = None
     drifts: Mapping[str, Start] | None = None
+    anchors: Mapping[str, Start] | None = None
     penalties: Sequence[Penalty] = ()
     mean_gradients: bool = False
     purpose: str = "fit"
@@ -279,7 +282,10 @@ class FullSteps:
         asked, weights = self.asked, self.weights
         grads = self._chained_slopes() if self.chained else self._slopes()
         weights.join(grads)
-        asked.optimizer.step(weights.values, grads, self.state, self.lr)
+        if any(weights.pulls):
+            asked.optimizer.pulled_step(weights.values, grads, self.state, self.lr, weights.pulls)
+        else:
+            asked.optimizer.step(weights.values, grads, self.state, self.lr)
 
     def _chained_slopes(self) -> list[Tensor]:
         """Return the gradients of the losses where these are a chain of steps, without autograd."""
@@ -319,6 +325,13 @@ class FullSteps:
 # ---- the clients
 
 
+def _common_anchor(pulls: Sequence[Pull]) -> Params | None:
+    """Return where all clients are drawn, if that is one place and pulls are all that a drift is made of."""
+    if not pulls or any(pull.anchor is not pulls[0].anchor or pull.linear is not None for pull in pulls):
+        return None
+    return pulls[0].anchor
+
+
 class GraphCohort:
     """Some clients of a course that are simulated together; all have training examples, or none has.
 
@@ -333,6 +346,7 @@ class GraphCohort:
         self._part: GraphCohort | None = None
         self._other_data: tuple[list[Any], Any] | None = None
         self._other_features: tuple[Any, StackedFeatures | None] | None = None
+        self._ahead = Ahead()
 
     def __iter__(self) -> Iterator[GraphClient]:
         return iter(self.clients)
@@ -408,6 +422,7 @@ class GraphCohort:
             proximal=pulls[0].strength if pulls else 0.0,
             pulled=pulls[0].anchor if pulls else (),
             drifts=self._drifts(pulls, starts, [work.drift or () for work in works], data),
+            anchors=_common_anchor(pulls),
             mean_gradients=first.mean_gradients,
             purpose=first.purpose,
             penalties=own,
@@ -509,9 +524,12 @@ class GraphCohort:
         starts, drifts = self._compacted(starts, data), self._compacted(asked.drifts or {}, data)
         own = self._compacted(self._own_starts(asked), data)
         layouts, x = self._layouts(data, starts, states, replace(asked, drifts=drifts), own)
+        # What is told from where it is pulled has no drift by beginning elsewhere.
+        drifts = {name: each for name, each in drifts.items() if not isinstance(layouts[name], BeyondRows)}
         weights = Weights(starts, layouts, self._buffers, own)
+        by_decay = envelope is None and optimizer.takes_pulls
         pull = (asked.proximal, asked.pulled) if envelope is None else (envelope.strength, given)
-        weights.hold(*pull, drifts, follows=envelope is not None)
+        weights.hold(*pull, drifts, follows=envelope is not None, by_decay=by_decay)
         state = stacked_state(optimizer, weights.values, states, weights.layouts)
         loss = asked.loss or (lambda model, data, streams, frozen: self.task.stacked_loss(model, data, streams))
         if asked.beside is not None:
@@ -637,6 +655,11 @@ class GraphCohort:
         if compact and still and as_they_are and all(isinstance(start, Tensor) for start in begun):
             # One for each, for each knows whether something was added.
             return layouts | {name: AlikeRows(features) for name in names}, features.alike
+        anchors = {name: (asked.anchors or {}).get(name) for name in names}
+        if compact and as_they_are and asked.proximal and optimizer.takes_pulls:
+            held = {name: BeyondRows(features, each) for name, each in anchors.items() if isinstance(each, Tensor)}
+            if len(held) == len(names) and all(name in asked.pulled for name in names):
+                return layouts | held, features.beyond
         layout = CompactRows(features, still) if compact else FullRows(features)
         return layouts | dict.fromkeys(names, layout), layout.x
 
@@ -660,7 +683,9 @@ class GraphCohort:
         def begun() -> list[torch.Generator]:
             return [client.generator(purpose) for client in self.clients]
 
-        return Streams(begun, data.sizes, data.rows, data.entries, repeats=repeats)
+        # A handler that trains twice draws the same twice.
+        ahead = self._ahead.begin((self.clients[0].position, purpose, repeats, data.sizes))
+        return Streams(begun, data.sizes, data.rows, data.entries, repeats=repeats, ahead=ahead)
 
     # ---- evaluation
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from isthmus.core.record import Params, largest
-from isthmus.core.replies import Combination, Stacked, StackedTensor, combined, common_stack
+from isthmus.core.replies import Combination, Stacked, StackedTensor, SummedOnce, combined, common_stack
 from isthmus.models.encoders import EmbeddingSum
 from isthmus.models.gnn.gat import GATLayer
 from isthmus.models.gnn.gcn import GCNLayer
@@ -188,6 +188,11 @@ class StackedFeatures:
         each = csr_matrix(tuple(part.cpu().numpy() for part in parts), turned.shape, copy=False)[firsts.cpu().numpy()]
         return AlikeFeatures(self.matrix, self._of_scipy(sums), self._of_scipy(each))
 
+    @cached_property
+    def beyond(self) -> AlikeFeatures:
+        """The features for rows of `compact` that are told from what all have in common."""
+        return AlikeFeatures(self.matrix, self.compact, self.compact.t())
+
     def _of_scipy(self, matrix: Any) -> SparseMatrix:
         device = self.matrix.values.device
         parts = (torch.from_numpy(part).to(device) for part in (matrix.indptr, matrix.indices, matrix.data))
@@ -352,16 +357,14 @@ class StackedFeatures:
         return SparseMatrix(Pattern(pattern.crow, column, (pattern.shape[0], num_columns)), self.matrix.values)
 
 
-class CompactStack(Stacked):
+class CompactStack(SummedOnce):
     """Tensors that agree with `rest` but for the rows of features that occur at a client."""
 
     def __init__(self, values: Tensor, rest: Tensor, features: StackedFeatures) -> None:
         super().__init__(rest.shape, rest.dtype, features.num_clients)
         self.values, self.rest, self.features = values, rest, features
         self.made_of: Sequence[Tensor] = ()  # one for each client, where it was made of these
-        # It may be a part of several sums, each of which asks for the same.
         self._bound: Tensor | None = None
-        self._sum: tuple[Tensor, Tensor] | None = None
 
     def added(self, terms: Sequence[tuple[float, Stacked | Tensor]]) -> Stacked | None:
         """Return a sum with such rows."""
@@ -386,16 +389,6 @@ class CompactStack(Stacked):
             self._bound = top + bound_of_rows(self.values, self.features.owner, len(self))
         return self._bound
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum of the rows."""
-        return self.added_up(weights).clone()
-
-    def added_up(self, weights: Tensor) -> Tensor:
-        """Return the same, made once."""
-        if self._sum is None or not torch.equal(self._sum[0], weights):
-            self._sum = (weights, self._added(weights))
-        return self._sum[1]
-
     def _added(self, weights: Tensor) -> Tensor:
         each, collected, left = self.features.shares(weights.to(self.values.device))
         values = self.values
@@ -404,13 +397,12 @@ class CompactStack(Stacked):
         return torch.addcmul(collected.matmul(values).double(), self.rest.double(), left.unsqueeze(1)).cpu()
 
 
-class SpanStack(Stacked):
+class SpanStack(SummedOnce):
     """X_k^T A_k for each client k."""
 
     def __init__(self, coordinates: Tensor, features: StackedFeatures) -> None:
         super().__init__((features.num_features, coordinates.shape[1]), coordinates.dtype, features.num_clients)
         self.coordinates, self.features = coordinates, features
-        self._sum: tuple[Tensor, Tensor] | None = None  # it may be a part of several sums
 
     def added(self, terms: Sequence[tuple[float, Stacked | Tensor]]) -> Stacked | None:
         """Return a sum with a row for each feature that occurs at a client."""
@@ -442,17 +434,7 @@ class SpanStack(Stacked):
         sums: Tensor = torch.linalg.vector_norm(by_client, 1, dim=1)
         return 2.0 * sums.cpu().double() * self.features.magnitude
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Return one product with the features of all."""
-        return self.added_up(weights).clone()
-
-    def added_up(self, weights: Tensor) -> Tensor:
-        """Return the same, made once."""
-        if self._sum is None or not torch.equal(self._sum[0], weights):
-            self._sum = (weights, self._summed(weights))
-        return self._sum[1]
-
-    def _summed(self, weights: Tensor) -> Tensor:
+    def _added(self, weights: Tensor) -> Tensor:
         by_client = self.coordinates.view(len(self), -1, self.coordinates.shape[1])
         weights = weights.to(by_client.device)
         each = weights.float().view(-1, 1, 1)
@@ -464,14 +446,13 @@ class SpanStack(Stacked):
         return matrix.t().matmul((by_client * each).flatten(0, 1)).double().cpu()
 
 
-class AlikeStack(Stacked):
+class AlikeStack(SummedOnce):
     """Rows that features of a client have in common where they are alike; zero where no data touches them."""
 
     def __init__(self, values: Tensor, features: StackedFeatures) -> None:
         super().__init__((features.num_features, values.shape[1]), values.dtype, features.num_clients)
         self.values, self.features = values, features  # values: (sets, out)
         self._bound: Tensor | None = None
-        self._sum: tuple[Tensor, Tensor] | None = None  # it may be a part of several sums
 
     def added(self, terms: Sequence[tuple[float, Stacked | Tensor]]) -> Stacked | None:
         """Return a sum with a row for each feature that occurs at a client."""
@@ -505,16 +486,6 @@ class AlikeStack(Stacked):
         if self._bound is None:
             self._bound = bound_of_rows(self.values, self.features.alike_owner, len(self))
         return self._bound
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum of the rows."""
-        return self.added_up(weights).clone()
-
-    def added_up(self, weights: Tensor) -> Tensor:
-        """Return the same, made once."""
-        if self._sum is None or not torch.equal(self._sum[0], weights):
-            self._sum = (weights, self._added(weights))
-        return self._sum[1]
 
     def _added(self, weights: Tensor) -> Tensor:
         values, features = self.values, self.features
@@ -580,8 +551,13 @@ def compact_sum(terms: Sequence[tuple[float, Stacked | Tensor]], features: Stack
     rests = [*((factor, each.rest) for factor, each in held), *last]
     rest = combined(rests) if rests else (spans or alike)[0][1].new_zeros(total.shape)
     if not spans and not alike:
-        rows = [(factor, each.index_select(0, features.feature)) for factor, each in last]
-        return CompactStack(combined([*((factor, each.values) for factor, each in held), *rows]), rest, features)
+        if shared is None:
+            return CompactStack(combined([(factor, each.values) for factor, each in held]), rest, features)
+        values = shared.index_select(0, features.feature)
+        if held:
+            alone = len(held) == 1 and held[0][0] == 1.0  # which needs no copy
+            values.add_(held[0][1].values if alone else combined([(factor, each.values) for factor, each in held]))
+        return CompactStack(values, rest, features)
     # What is small is added up before.
     if spans:
         values = features.spread(combined(spans), shared)

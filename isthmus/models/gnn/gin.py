@@ -6,7 +6,7 @@ With features of edges it is GINE: Hu et al. (2020), "Strategies for pre-trainin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from isthmus.models.inputs import GraphInput
 from isthmus.models.parts import BatchNorm, Linear, Part, StackSpec, glorot, require_count, shape_of
 from isthmus.models.products.affine import affine, per_row, pooled_affine
-from isthmus.models.products.pooled import ActivateSome, pooled_relu
+from isthmus.models.products.pooled import ActivateSome, CommonRows, pooled_relu
 from isthmus.models.products.sparse import Features, Pattern, SparseMatrix, dense
 
 
@@ -81,6 +81,9 @@ class GINLayer(_GINPart):
     takes and what the layer gives are normalised.
     """
 
+    # What `pooled` does of pieces; a subclass may do otherwise.
+    pools_in_one_step: ClassVar[bool] = True
+
     def __init__(self, in_dim: int, hidden: int, out_dim: int, train_eps: bool = False, mlp_norm: bool = False) -> None:
         super().__init__()
         self.weight = glorot(in_dim, hidden)
@@ -110,11 +113,12 @@ class GINLayer(_GINPart):
         *maps: Tensor,
         back: SparseMatrix | None = None,
         activate: ActivateSome | None = None,
+        common: CommonRows | None = None,
     ) -> Tensor:
         """Return the sums, or means, of each graph's rows, (graphs, out); without norms the second map comes last.
 
-        Maps of rows may come before, and what puts their rows to nodes and makes them hidden (see `pooled_relu`),
-        where the layer gives rows.
+        Maps of rows may come before, and what puts their rows to nodes and makes them hidden, and rows that clients
+        have in common (see `pooled_relu`), where the layer gives rows.
         """
         pool = graph.pooling(mean)
         if self.norms:
@@ -123,7 +127,8 @@ class GINLayer(_GINPart):
         if self.eps is not None or not isinstance(h, Tensor) or h is graph.x:
             return pooled_affine(pool, pool.matmul(self._mixed(graph, h).relu()), *second)
         pieces = graph.pieces("sum with self", mean, len(h), back)
-        return pooled_affine(pool, pooled_relu(pieces, h, *maps, self.weight, self.bias, activate=activate), *second)
+        maps = (*maps, self.weight, self.bias)
+        return pooled_affine(pool, pooled_relu(pieces, h, *maps, activate=activate, common=common), *second)
 
     @property
     def gives_rows(self) -> bool:

@@ -131,8 +131,7 @@ def aggregated_affine(
 
 def pooled_affine(pool: SparseMatrix, pooled: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return P (H W + b), (graphs, out), of the rows P H, (graphs, in): a product with few rows in place of many."""
-    out = affine(pooled, weight)
-    return out if bias is None else out + pool.row_sums().unsqueeze(1) * per_row(bias, 1, len(out))
+    return affine(pooled, weight) if bias is None else stepped(_PooledAffine, pooled, weight, bias, pool.kept_sums())
 
 
 def per_row(parameter: Tensor, dims: int, rows: int) -> Tensor:
@@ -145,9 +144,14 @@ def per_row(parameter: Tensor, dims: int, rows: int) -> Tensor:
 
 def dense_product(left: Tensor, right: Tensor) -> Tensor:
     """Return left @ right; weights of many clients each multiply their own rows."""
-    if right.ndim == 3:
+    if right.ndim == 3 and not are_alike(right):
         return product(left.view(len(right), -1, right.shape[1]), right).flatten(0, 1)
-    return product(left, right)
+    return product(left, right[0] if right.ndim == 3 else right)
+
+
+def are_alike(weights: Tensor) -> bool:
+    """Whether weights of several clients are one and the same, as before the first step; then one product is enough."""
+    return weights.ndim == 3 and weights.stride(0) == 0 and len(weights) > 1
 
 
 def _gradient_by_weight(rows: Tensor, grad: Tensor) -> Tensor:
@@ -236,8 +240,32 @@ def dense_gradients(
     if wants_weight:
         by_weight = _gradient_by_weight(x.view(len(weight), -1, x.shape[1]), by_client)
     if wants_x:
-        by_x = product(by_client, weight.mT).flatten(0, 1)
+        alike = are_alike(weight)
+        by_x = product(grad, weight[0].t()) if alike else product(by_client, weight.mT).flatten(0, 1)
     return by_x, by_weight
+
+
+class _PooledAffine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pooled: Tensor, weight: Tensor, bias: Tensor, sums: Tensor) -> Tensor:
+        """Return H W + s b^T, (graphs, out), with s the sum of each row of what pooled."""
+        ctx.save_for_backward(pooled, weight, sums)
+        ctx.bias_shape = bias.shape
+        out = dense_product(pooled, weight)
+        if bias.ndim == 1:
+            return out.addcmul_(sums.unsqueeze(1), bias)
+        out.view(len(bias), -1, out.shape[1]).addcmul_(sums.view(len(bias), -1, 1), bias.unsqueeze(1))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        # Written with differentiable operations, as above.
+        (grad,) = grads
+        pooled, weight, sums = ctx.saved_tensors
+        by_pooled, by_weight = dense_gradients(grad, pooled, weight, *ctx.needs_input_grad[:2])
+        clients = ctx.bias_shape[0] if len(ctx.bias_shape) == 2 else 1
+        by_bias = sums.view(clients, 1, -1).bmm(grad.reshape(clients, -1, grad.shape[1])).view(ctx.bias_shape)
+        return by_pooled, by_weight, by_bias, None
 
 
 class HeldFeatures(ABC):

@@ -8,13 +8,15 @@ the maps before it that give each row by itself, and the random zeros between th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from isthmus.models.products.affine import add_bias_, affine, bias_gradient, dense_gradients, dense_product
-from isthmus.models.products.sparse import SparseMatrix
+from isthmus.models.products.affine import add_bias_, affine, are_alike, bias_gradient, dense_gradients, dense_product
+from isthmus.models.products.chain import stepped
+from isthmus.models.products.sparse import Pattern, SparseMatrix
 
 # Makes hidden rows of some nodes in place, as `Activate` does of all; the slice says which nodes they are.
 ActivateSome: TypeAlias = Callable[[Tensor, slice], float]
@@ -57,6 +59,31 @@ class Piece(NamedTuple):
     back: SparseMatrix | None = None
 
 
+@dataclass(eq=False)
+class CommonRows:
+    """Rows that several clients have, for as long as their weights are the same: what is made of each, is made once.
+
+    Fields:
+        rows:  the distinct rows of all clients, (common, in)
+        place: which of them each row of H is, (rows of H,); of padding, any
+    """
+
+    rows: Tensor
+    place: Tensor
+    _made: tuple[Sequence[Piece], list[SparseMatrix]] | None = field(default=None, init=False, repr=False)
+
+    def operators(self, pieces: Sequence[Piece]) -> list[SparseMatrix]:
+        """Return S of each piece, with a column for each of the common rows; made once."""
+        if self._made is None or self._made[0] is not pieces:
+            self._made = (pieces, [self._operator(piece) for piece in pieces])
+        return self._made[1]
+
+    def _operator(self, piece: Piece) -> SparseMatrix:
+        own = piece.operator
+        column = self.place[piece.read].index_select(0, own.pattern.col)
+        return SparseMatrix(Pattern(own.pattern.crow, column, (own.shape[0], len(self.rows))), own.values)
+
+
 def trimmed(reads: Sequence[tuple[Part, slice, int]], back: SparseMatrix) -> list[tuple[Part, slice, int]]:
     """Return which rows the parts read, without the padding after a client that is alone; others' is between them."""
     crow, col = back.pattern.crow, back.pattern.col
@@ -70,22 +97,34 @@ def trimmed(reads: Sequence[tuple[Part, slice, int]], back: SparseMatrix) -> lis
     return found
 
 
-def pooled_relu(pieces: Sequence[Piece], h: Tensor, *maps: Tensor, activate: ActivateSome | None = None) -> Tensor:
+def pooled_relu(
+    pieces: Sequence[Piece],
+    h: Tensor,
+    *maps: Tensor,
+    activate: ActivateSome | None = None,
+    common: CommonRows | None = None,
+) -> Tensor:
     """Return P relu(S (H W) + b), (graphs, out), of weights and biases; pieces follow each other in H and in graphs.
 
     Maps of rows may come before, H <- relu(H W + b), theirs first: the last weight and bias are those above. With
-    `activate`, which takes the place of the relu of the last of them, their rows are put to the nodes before.
+    `activate`, which takes the place of the relu of the last of them, their rows are put to the nodes before. Where
+    clients have the same weights, rows that they have in `common` are computed once; their gradients are each client's.
     """
-    out: Tensor = _PooledRelu.apply(pieces, activate, h, *maps)  # type: ignore[no-untyped-call]
-    return out
+    if activate is not None or h.requires_grad or not all(map(are_alike, maps[::2])):
+        common = None
+    return stepped(_PooledRelu, pieces, activate, common, h, *maps)
 
 
-def _of(parameters: Sequence[Tensor], part: Part) -> list[tuple[Tensor, Tensor]]:
+def _of(
+    parameters: Sequence[Tensor], part: Part, apart: Sequence[Sequence[Tensor]] | None = None
+) -> list[tuple[Tensor, Tensor]]:
     """Return pairs of a weight and a bias, of the part's clients where there are several: of one by itself."""
     if parameters[0].ndim == 3:
         first, end = part.tiles.start, part.tiles.stop
-        tiles = first if part.single or end == first + 1 else part.tiles
-        parameters = [each[tiles] for each in parameters]
+        if part.single or end == first + 1:
+            parameters = [each[first] for each in apart or parameters]
+        else:
+            parameters = [each[part.tiles] for each in parameters]
     return list(zip(parameters[::2], parameters[1::2], strict=True))
 
 
@@ -119,12 +158,26 @@ def _forward(piece: Piece, h: Tensor, maps: Sequence[Tensor], activate: Activate
     return _Kept(rows, slope)
 
 
+def _made_common(common: CommonRows, maps: Sequence[Tensor]) -> list[Tensor]:
+    """Return the common rows, what each map before makes of them, and what the last weight does."""
+    one = [each[0] for each in maps]
+    rows = [common.rows]
+    for earlier, its_bias in zip(one[:-2:2], one[1:-2:2], strict=True):
+        rows.append(add_bias_(dense_product(rows[-1], earlier), its_bias).relu_())
+    return [*rows, dense_product(rows[-1], one[-2])]
+
+
+def _taken(piece: Piece, common: CommonRows, h: Tensor, rows: Sequence[Tensor], out: Tensor) -> _Kept:
+    """Return what a piece's gradient needs, of what was made of the common rows."""
+    place = common.place[piece.read]
+    return _Kept([h[piece.read], *(each.index_select(0, place) for each in rows), out], None)
+
+
 def _backward(
-    piece: Piece, kept: _Kept, grad: Tensor, h: Tensor, maps: Sequence[Tensor], wants_h: bool
+    piece: Piece, kept: _Kept, grad: Tensor, h: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], wants_h: bool
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the gradients of a piece by its rows of H, and by the maps, of the gradient by its graphs' rows."""
     # Written with differentiable operations, as all gradients of products are.
-    pairs = _of(maps, piece.part)
     last = len(pairs) - 1
     rows = _read(piece, kept, h, pairs) if torch.is_grad_enabled() else kept.rows
     by_maps: list[Tensor] = []
@@ -149,9 +202,12 @@ def _backward(
 
 
 def _shut(grad: Tensor, out: Tensor) -> Tensor:
-    """Return 0 where the relu is shut."""
-    found: Tensor = torch.ops.aten.threshold_backward(grad, out, 0)
-    return found
+    """Return 0 where the relu is shut, in the memory of the gradient, which is nobody else's."""
+    if torch.is_grad_enabled():
+        found: Tensor = torch.ops.aten.threshold_backward(grad, out, 0)
+        return found
+    torch.ops.aten.threshold_backward.grad_input(grad, out, 0, grad_input=grad)
+    return grad
 
 
 def _read(piece: Piece, kept: _Kept, h: Tensor, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
@@ -169,20 +225,41 @@ def _read(piece: Piece, kept: _Kept, h: Tensor, pairs: Sequence[tuple[Tensor, Te
 
 class _PooledRelu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, pieces: Sequence[Piece], activate: ActivateSome | None, h: Tensor, *maps: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        pieces: Sequence[Piece],
+        activate: ActivateSome | None,
+        common: CommonRows | None,
+        h: Tensor,
+        *maps: Tensor,
+    ) -> Tensor:
         ctx.pieces = pieces
-        ctx.kept = [_forward(piece, h, maps, activate) for piece in pieces]
         ctx.save_for_backward(h, *maps)
-        return torch.cat([piece.pool.matmul(kept.rows[-1]) for piece, kept in zip(pieces, ctx.kept, strict=True)])
+        pooled = []
+        if common is None:
+            kept = []
+            for piece in pieces:
+                kept.append(_forward(piece, h, maps, activate))
+                pooled.append(piece.pool.matmul(kept[-1].rows[-1]))  # as long as they are in the cache
+            ctx.kept = kept.__getitem__
+        else:
+            (_, *rows, seen), found = _made_common(common, maps), []
+            for piece, own in zip(pieces, common.operators(pieces), strict=True):
+                found.append(add_bias_(own.matmul(seen), maps[-1][0]).relu_())
+                pooled.append(piece.pool.matmul(found[-1]))
+            ctx.kept = lambda number: _taken(pieces[number], common, h, rows, found[number])
+        return torch.cat(pooled)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         h, *maps = ctx.saved_tensors
-        wants_h = ctx.needs_input_grad[2]
+        wants_h = ctx.needs_input_grad[3]
         by_h: list[Tensor] = []
         by_maps: list[list[Tensor]] = [[] for _ in maps]
-        for piece, kept in zip(ctx.pieces, ctx.kept, strict=True):
-            grad, found = _backward(piece, kept, grads[0][piece.part.graphs], h, maps, wants_h)
+        apart = [each.unbind() for each in maps] if maps[0].ndim == 3 else None
+        for number, piece in enumerate(ctx.pieces):
+            pairs = _of(maps, piece.part, apart)
+            grad, found = _backward(piece, ctx.kept(number), grads[0][piece.part.graphs], h, pairs, wants_h)
             by_h += [grad, grad.new_zeros(piece.spare, grad.shape[1])] if wants_h else []
             for all_of, one in zip(by_maps, found, strict=True):
                 all_of.append(one)
@@ -191,12 +268,14 @@ class _PooledRelu(torch.autograd.Function):
             joined = [_of_tiles(parts, each, of.shape[1:]) for each, of in zip(by_maps, maps, strict=True)]
         else:
             joined = [torch.stack(each).sum(dim=0) for each in by_maps]
-        return None, None, torch.cat(by_h) if wants_h else None, *joined
+        return None, None, None, torch.cat(by_h) if wants_h else None, *joined
 
 
 def _of_tiles(parts: Sequence[Part], each: Sequence[Tensor], shape: torch.Size) -> Tensor:
     """Return the gradient of each tile, of those by the parts' clients; a single client's first tile has all of it."""
     found = []
+    if all(part.tiles.stop - part.tiles.start == 1 for part in parts):
+        return torch.stack([mine.view(shape) for mine in each])
     for part, mine in zip(parts, each, strict=True):
         by_tile = mine.view(-1, *shape)
         spare = part.tiles.stop - part.tiles.start - len(by_tile)

@@ -100,7 +100,7 @@ class SparseMatrix:
     The values are constant in most uses. Values that require a gradient get one (attention): dL/dS_ij = <dL/dY_i, X_j>.
     """
 
-    __slots__ = ("_alone", "_transposed", "pattern", "values")
+    __slots__ = ("_alone", "_sums", "_transposed", "pattern", "values")
 
     def __init__(self, pattern: Pattern, values: Tensor) -> None:
         if values.shape != (pattern.nnz,):
@@ -108,6 +108,7 @@ class SparseMatrix:
         self.pattern = pattern
         self.values = values  # (entries,)
         self._transposed: SparseMatrix | None = None
+        self._sums: Tensor | None = None
         # Whether no other values are at these places, so that the order of the transpose need not be known.
         self._alone = False
 
@@ -177,22 +178,6 @@ class SparseMatrix:
         total._alone = True
         return total
 
-    def between(self, nodes: Tensor) -> SparseMatrix:
-        """Return the entries among some rows and the columns of the same numbers, in the order of `nodes`.
-
-        A number of -1 stands for a row and a column without entries.
-        """
-        from scipy.sparse import csr_matrix  # it copies whole rows; imported here: models must load quickly
-
-        values, col, crow = (part.cpu().numpy() for part in (self.values, self.pattern.col, self.pattern.crow))
-        bare = np.append(crow, crow[-1:])  # one more row and column, without entries
-        chosen, last = nodes.cpu().numpy(), self.shape[0]
-        chosen = np.where(chosen < 0, last, chosen)
-        found = csr_matrix((values, col, bare), (last + 1, last + 1), copy=False)[chosen][:, chosen]
-        device = self.values.device
-        starts, columns, kept = (torch.from_numpy(p).to(device) for p in (found.indptr, found.indices, found.data))
-        return SparseMatrix(Pattern(starts, columns, (len(chosen), len(chosen))), kept)
-
     def corners(self, blocks: int, rows: int, columns: int) -> SparseMatrix:
         """Return the first rows and columns of each of the blocks along the diagonal, (blocks rows, blocks columns)."""
         block_rows, block_columns = (size // blocks for size in self.shape)
@@ -250,6 +235,12 @@ class SparseMatrix:
     def row_sums(self) -> Tensor:
         """Return the sum of each row, (rows,)."""
         return self.matmul(self.values.new_ones(self.shape[1], 1)).squeeze(1)
+
+    def kept_sums(self) -> Tensor:
+        """Return the same, made once and kept."""
+        if self._sums is None:
+            self._sums = self.row_sums()
+        return self._sums
 
     def mark_symmetric(self) -> None:
         """Say that this matrix is its own transpose, which is not checked."""

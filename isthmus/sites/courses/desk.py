@@ -15,11 +15,12 @@ from isthmus.core.codec import decode
 from isthmus.core.errors import BadInput, BadMessage, IsthmusError
 from isthmus.core.record import Record
 from isthmus.sites.courses import messages
-from isthmus.sites.courses.ledger import CANCELLED, OPEN, QUEUED, Entry, Ledger
+from isthmus.sites.courses.ledger import CANCELLED, FROZEN, OF_ITS_STUDY, OPEN, QUEUED, Entry, Ledger
 from isthmus.sites.courses.own_graph import require_own_graph
 from isthmus.sites.courses.site_course import for_sites, refuse_meaningless
 from isthmus.sites.courses.transfer import manifest_of, part_of
 from isthmus.sites.silo.service import read_course
+from isthmus.sites.silo.studies import names_study
 
 SUBMIT, LIST, FOLLOW, CANCEL, RESUME = "submit", "courses", "follow", "cancel", "resume"
 FILES, PART, TAKEN = "files", "part", "taken"
@@ -99,7 +100,13 @@ class Desk:
         course = read_course(submission.course)
         refuse_meaningless(course, len(self.sites))
         require_own_graph(course, self.graph)
-        entry = self.ledger.add(for_sites(course, self.sites), self.sites, operator, submission.submission)
+        study, until = submission.study, submission.until
+        if study and not names_study(study):
+            raise BadInput(f"{study[:40]!r} cannot name a study")
+        if until < 0:
+            raise BadInput(f"until is {until}; it must be a round, or 0 for the course's end")
+        added = for_sites(course, self.sites)
+        entry = self.ledger.add(added, self.sites, operator, submission.submission, study, until)
         facts = self.ledger.facts(entry)
         self.say(f"{operator} submitted a course of {facts.algorithm}: {entry.path}")
         return facts
@@ -124,6 +131,8 @@ class Desk:
     def _resume(self, operator: str, entry: Entry) -> messages.CourseStatus:
         if entry.status.state in OPEN:
             return self.ledger.facts(entry)
+        if entry.status.state == FROZEN:
+            raise BadInput(f"the course is frozen; {OF_ITS_STUDY}")
         if entry.status.state not in (CANCELLED, "failed"):
             raise BadInput(f"the course is {entry.status.state}; there is nothing to go on with")
         self.ledger.requeue(entry)

@@ -21,9 +21,11 @@ from isthmus.runs.folder import COURSE_FILE, ID_FILE, new_run_path
 from isthmus.sites.courses.messages import CourseEvent, CourseStatus
 
 STATUS_FILE = "status.json"
-QUEUED, RUNNING, PAUSED, DONE, FAILED, CANCELLED = "queued", "running", "paused", "done", "failed", "cancelled"
+QUEUED, RUNNING, PAUSED, FROZEN = "queued", "running", "paused", "frozen"
+DONE, FAILED, CANCELLED = "done", "failed", "cancelled"
 OPEN = (QUEUED, RUNNING, PAUSED)
-STATES = (*OPEN, DONE, FAILED, CANCELLED)
+STATES = (*OPEN, FROZEN, DONE, FAILED, CANCELLED)
+OF_ITS_STUDY = "the study that it is a trial of goes on with it"
 MAX_EVENTS = 1000  # of a course that are kept for operators who ask
 MAX_TEXT = 1000  # characters of an event or a reason
 SAVE_SECONDS = 1.0  # rounds within this time are saved together
@@ -45,6 +47,9 @@ class Status:
     reason: str = ""
     round: int = 0
     changed: float = 0.0
+    study: str = ""
+    until: int = 0
+    fault: str = ""
 
 
 def read_status(path: Path) -> Status:
@@ -96,11 +101,14 @@ class Entry:
             self._save()
         self._add(CourseEvent(0, "", round, loss, score, up, down))
 
-    def become(self, state: str, reason: str = "", *, number: int | None = None, silently: bool = False) -> None:
+    def become(
+        self, state: str, reason: str = "", *, number: int | None = None, silently: bool = False, fault: str = ""
+    ) -> None:
         """Change the state; it is saved before anybody is told. With a number, it takes another place in the queue."""
         reason = foreign(reason, MAX_TEXT)
         number = self.status.number if number is None else number
-        self.status = replace(self.status, state=state, reason=reason, number=number, changed=round(time.time(), 3))
+        now = round(time.time(), 3)
+        self.status = replace(self.status, state=state, reason=reason, number=number, changed=now, fault=fault)
         self._save()
         if not silently:
             self.tell(f"{state}: {reason}" if reason else state)
@@ -151,10 +159,18 @@ class Ledger:
         with self.changed:
             self.changed.notify_all()
 
-    def add(self, course: Course, sites: tuple[str, ...], operator: str, submission: str) -> Entry:
-        """Put a course at the end of the queue; one that was submitted before is given back as it is."""
+    def add(
+        self, course: Course, sites: tuple[str, ...], operator: str, submission: str, study: str = "", until: int = 0
+    ) -> Entry:
+        """Put a course at the end of the queue; one that was submitted before is given back as it is.
+
+        One that is frozen goes on, where it is wanted for more rounds than it has.
+        """
         for entry in self.entries:
             if entry.status.submission == submission:
+                if entry.status.state == FROZEN and (until == 0 or until > entry.status.round):
+                    entry.status = replace(entry.status, until=until)
+                    self.requeue(entry)
                 return entry
         status = Status(
             course_id=secrets.token_hex(16),
@@ -166,6 +182,8 @@ class Ledger:
             number=1 + max((entry.status.number for entry in self.entries), default=0),
             submitted=round(time.time(), 3),
             changed=round(time.time(), 3),
+            study=study,
+            until=until,
         )
         path = new_run_path(self.runs, status.algorithm.replace(":", "_"))
         with new_folder(path) as temporary:

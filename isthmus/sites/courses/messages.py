@@ -30,6 +30,8 @@ class Proposal(Record):
     """The server's version of the package."""
     sites: tuple[str, ...]
     """Who takes part."""
+    study: str = ""
+    """Names the study that the course is a trial of; empty if of none."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +197,10 @@ class Submission(Record):
     """The course, as YAML."""
     version: str
     """The operator's version of the package."""
+    study: str = ""
+    """Names the study that the course is a trial of; empty if of none."""
+    until: int = 0
+    """The round after which it is frozen; 0: it goes on to its end. Handed in again with a later one, it goes on."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +210,7 @@ class CourseStatus(Record):
     course_id: str
     algorithm: str
     state: str
-    """queued, running, paused, done, failed or cancelled."""
+    """queued, running, paused, frozen, done, failed or cancelled."""
     reason: str
     """Why it is in that state, where there is something to say."""
     round: int
@@ -219,6 +225,9 @@ class CourseStatus(Record):
     """When it was submitted, in seconds since 1970."""
     changed: float
     """When its state last changed."""
+    fault: str = ""
+    """With `failed`: `course` if nobody was missing and it came to nothing all the same, as with a rate that is too
+    large; empty if others are at fault, and it may come to something when it goes on."""
 
 
 @dataclass(frozen=True)

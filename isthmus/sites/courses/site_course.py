@@ -13,10 +13,10 @@ from isthmus.config.build import name_of
 from isthmus.config.course import Course, schedule_notes
 from isthmus.config.load import check_client_settings, course_digest, course_to_yaml, load_course
 from isthmus.core.codec import encode
-from isthmus.core.errors import BadInput, CourseFailed, TooFewReplies, quoted
+from isthmus.core.errors import BadInput, CourseFailed, IsthmusError, TooFewReplies, quoted
 from isthmus.core.outside import read_yaml, replace_file
 from isthmus.core.random import Secret
-from isthmus.core.training import Callback, Standing, run_course
+from isthmus.core.training import Callback, Standing, finished, run_course
 from isthmus.data.folders.graph_folder import Folder
 from isthmus.data.folders.schema.schema import SCHEMA_FILE, read_schema
 from isthmus.data.graph import feature_facts
@@ -57,11 +57,20 @@ class Patience:
     retry_seconds: float = 1.0
 
 
+class Frozen(IsthmusError):
+    """A course was left after the round that it was wanted for; it goes on from its checkpoint."""
+
+    def __init__(self, round: int) -> None:
+        super().__init__(f"frozen after round {round}")
+
+
 class SiteCourse(Life, Callback):
     """One course on the sites of a federation, with its run folder at the server.
 
     `on_pause` hears why the course waits, and an empty text when it goes on; `check` is called while it waits, and may
-    raise to end it. `graph` is the folder of a graph of the server's own, for courses that go by one.
+    raise to end it. `graph` is the folder of a graph of the server's own, for courses that go by one. With `until` the
+    course is frozen after that round; `study` names the study that it is a trial of, in which all silos take part, or
+    it would be compared with trials on other data.
     """
 
     def __init__(
@@ -77,12 +86,15 @@ class SiteCourse(Life, Callback):
         on_pause: Callable[[str], None] = lambda reason: None,
         check: Callable[[], None] = lambda: None,
         graph: Path | None = None,
+        study: str = "",
+        until: int = 0,
     ) -> None:
         self.folder: RunFolder = RunFolder(run_dir)
         journal = Journal(self.folder.journal, keep=False)
         super().__init__(for_sites(course, sites), self.folder, journal, [self, *callbacks], say)
         require_own_graph(self.course, graph)
         self.on_pause, self.check, self.graph = on_pause, check, graph
+        self.study, self.until = study, until or None
         self.hub, self.sites, self.run_dir = hub, tuple(sites), run_dir
         self.patience = patience or Patience()
         self.timeout = course.timeout_seconds or DEFAULT_TIMEOUT_SECONDS
@@ -127,7 +139,10 @@ class SiteCourse(Life, Callback):
         if standing is None:
             self._match()
         with torch_threads(self.course.threads):
-            result = self.to_the_end(standing)
+            standing, seconds = self.train(standing)
+            if not finished(self.course.plan(), standing):
+                raise Frozen(standing.round)
+            result = self.wound_up(standing, seconds)
         self._finish(result)
         return result
 
@@ -139,15 +154,26 @@ class SiteCourse(Life, Callback):
 
     def _agree(self) -> None:
         """Find out who takes part and what is trained."""
-        proposal = Proposal(self.course_id, course_to_yaml(self.course), __version__, self.sites)
+        proposal = Proposal(self.course_id, course_to_yaml(self.course), __version__, self.sites, self.study)
         models = SiteModels(self.course)
         self.transport = SiteTransport(self.hub, proposal, self.timeout, models, self._note_of)
         self._wait(len(self.sites), self.patience.start_seconds, "the course starts")
         self.agreement = self.transport.agree()
+        if self.study:
+            self._require_all()
         for site, text in self.agreement.holds.items():
             self.journal.write("client", client=site, text=text)
         self.model = models.initial(self.agreement)
         self.own = own_client(self.course, self.graph, self.transport, self.secret)
+
+    def _require_all(self) -> None:
+        """Refuse to train a trial of a study on fewer silos than others of it."""
+        away = sorted(set(self.sites) - set(self.agreement.holds))
+        if away:
+            told = "; ".join(f"{site}: {self.agreement.refused.get(site, 'it does not answer')}" for site in away)
+            raise CourseFailed(
+                f"a trial of a study needs all silos of the federation, to be compared with others; {told}"
+            )
 
     def _match(self) -> None:
         """Let ids go round all silos that take part, where the course asks for that; who comes late has no keys."""
@@ -191,7 +217,15 @@ class SiteCourse(Life, Callback):
             try:
                 plan = self.course.plan()
                 standing = run_course(
-                    algorithm, self.runtime, plan, self.model, self.callbacks, standing, self.secret, self.own
+                    algorithm,
+                    self.runtime,
+                    plan,
+                    self.model,
+                    self.callbacks,
+                    standing,
+                    self.secret,
+                    self.own,
+                    until=self.until,
                 )
                 return standing, time.perf_counter() - started
             except TooFewReplies as error:

@@ -65,6 +65,8 @@ class Policy:
         private_matching:    whether this silo's ids go round the others, blinded, in a course with
                              dataset.match_ids=private, and theirs come by here
         max_rounds:          rounds of a course
+        max_trials:          courses of one study (isthmus tune --federation); what the server does not call a study
+                             are courses like any other
         max_steps:           steps or epochs that an algorithm takes in one answer
         max_parameters:      numbers in a model
         max_message_bytes:   a larger message is refused
@@ -85,6 +87,7 @@ class Policy:
     share_columns: bool = True
     private_matching: bool = True
     max_rounds: int = 10_000
+    max_trials: int = 1_000
     max_steps: int = 10_000
     max_parameters: int = 50_000_000
     max_message_bytes: int = 2**29
@@ -136,7 +139,7 @@ class Policy:
             f"policy: {who}; {self.min_sites} sites at least; the server may ask for {what}",
             f"        {self.fewest_examples} examples at least, {self.max_rounds} rounds, {self.max_steps} steps, "
             f"{self.max_parameters} parameters, {self.max_message_bytes} bytes a message, "
-            f"{self.max_request_seconds:g} s an answer at most",
+            f"{self.max_request_seconds:g} s an answer, {self.max_trials} courses of a study at most",
             *([f"        a course must have the guards {', '.join(guards)}"] if guards else []),
         ]
 
@@ -215,6 +218,12 @@ class Policy:
             if asked > self.max_steps:
                 yield f"steps of the guard {name_of(type(guard))} is {asked}, its policy allows {self.max_steps}"
         yield from problems_of_sizes(course, self.max_parameters)
+
+    def refusal_of_trial(self, before: int) -> str:
+        """Return why this silo stays away from one more course of a study with so many before, or nothing."""
+        if before < self.max_trials:
+            return ""
+        return f"it has taken part in {before} courses of this study, its policy allows {self.max_trials} (max_trials)"
 
     # ---- when the data is at hand
 

@@ -54,6 +54,7 @@ from isthmus.sites.silo.patience import TookTooLong, time_limit
 from isthmus.sites.silo.policy import Policy
 from isthmus.sites.silo.seen import DATA_FILE, DataSeen
 from isthmus.sites.silo.state import BOOK_FILE, OwnSecret, mark_finished, prune
+from isthmus.sites.silo.studies import Studies, names_study
 from isthmus.sites.silo.terms import own_dataset, read_own, terms_of
 
 MAX_COURSE_CHARACTERS = 2**16
@@ -100,6 +101,7 @@ class SiloService:
         self._tell = Seldom(lambda text: self.say(text), burst=MAX_SAID)
         self.book = SettledFile(state / BOOK_FILE, lambda text: self._tell("book", text))
         self._seen = DataSeen(lambda text: self._tell("data", text))
+        self.studies = Studies(state)
         self.expelled: Callable[[], Collection[str]] = frozenset  # whose names count no more
         self.refused: str = ""  # why the federation does not want this silo, if so
         self._last: _Agreed | None = None
@@ -163,6 +165,7 @@ class SiloService:
                 refusal = self.policy.refusal(course, self._counted(proposal.sites))
             if refusal:
                 raise Refusal("policy", refusal)
+            self._check_trial(proposal)
             with refused_as("data"):
                 folder = self._read(course)
             terms = terms_of(course, folder, self.name, self.policy)
@@ -181,6 +184,15 @@ class SiloService:
         algorithm = type(course.algorithm).__name__
         self._tell("takes part", f"takes part in a course of {len(proposal.sites)} sites: {algorithm}{own}")
         return terms
+
+    def _check_trial(self, proposal: Proposal) -> None:
+        """Refuse a course of a study that has had as many here as the policy allows."""
+        study = proposal.study
+        if study and not names_study(study):
+            raise Refusal("course", f"{study[:40]!r} cannot name a study")
+        refusal = self.policy.refusal_of_trial(self.studies.others(study, proposal.course_id)) if study else ""
+        if refusal:
+            raise Refusal("trials", refusal)
 
     def _counted(self, sites: tuple[str, ...]) -> tuple[str, ...]:
         """Return the sites of a course without those that were expelled."""
@@ -318,6 +330,8 @@ class SiloService:
         least = self.policy.min_sites
         if len(self._counted(agreed.proposal.sites)) < least:
             raise Refusal("policy", f"its policy asks for {least} sites at least; some of this course's were expelled")
+        if agreed.held is not None and agreed.proposal.study:  # now that it answers, and not for a proposal
+            self.studies.keep(agreed.proposal.study, agreed.proposal.course_id)
         self._seen.keep(agreed.silo.store.folder, agreed.held)
         agreed.held = None
         # The last bits of a result depend on the number of threads; more than there are cores help nobody.

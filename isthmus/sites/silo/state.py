@@ -7,6 +7,7 @@
                           among the last `keep_courses` and was used within `keep_days`. Beside the memories of a course
                           lies what tells whether the silo's data changed in it (`seen.py`)
     models/, runs/        the last `keep_models` of each
+    studies/              which courses of a study it took part in (`studies.py`); of the last 100 studies
 
 A course under way is never touched. The last finished course keeps its memories until the next one, so that a server
 that was stopped on the last metres, or goes on for more rounds, finds them.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from isthmus.core.errors import refuse
 from isthmus.core.random import numpy_generator
 from isthmus.tune.searches.hyperband import Hyperband
-from isthmus.tune.searches.model_based import Tpe, optuna_itself
+from isthmus.tune.searches.model_based import new_point, optuna_itself, parzen
 from isthmus.tune.space import Space
 from isthmus.tune.table import Rung, Table, Trial
+
+GOOD = 0.15  # the share of trials that are good ones
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Bohb(Hyperband):
     Fields:
         factor:          of how many one goes on
         random_fraction: how many are drawn at random all the same
-        enough:          trials that a rung must have to be learned from; 0: two more than there are keys
+        enough:          trials that a rung must have to be learned from; 0: three more than there are keys
     """
 
     random_fraction: float = 1 / 3
@@ -37,9 +40,15 @@ class Bohb(Hyperband):
 
     def fresh(self, table: Table, rung: int) -> Trial:
         """Return a configuration that promises much, or one drawn at random."""
-        enough = self.enough or len(table.space.dimensions) + 2
+        keys = len(table.space.dimensions)
+        enough = self.enough or keys + 3
         known = [rows for level in range(table.top, -1, -1) if len(rows := table.at(level)) >= enough]
         by_chance = numpy_generator(table.seed, "bohb", len(table.arms)).random() < self.random_fraction
         if not known or by_chance:
             return table.fresh(rung)
-        return table.fresh(rung, Tpe().proposed(table, known[0]))
+        sampler = parzen(self.draw_seed(table, "tpe"), lambda number: self.num_good(number, keys))
+        return table.fresh(rung, new_point(table, known[0], sampler))
+
+    def num_good(self, number: int, keys: int) -> int:
+        """Return how many of some trials are learned from as good ones."""
+        return min(number, max(keys + 1, math.ceil(GOOD * number - 1e-9)))

@@ -10,6 +10,8 @@ from isthmus.tune.search import Search
 from isthmus.tune.space import Space
 from isthmus.tune.table import Rung, Table, Trial
 
+MOST_POINTS = 100_000  # of a space that is taken as a whole
+
 
 @dataclass(frozen=True)
 class Bracket:
@@ -81,6 +83,7 @@ class SuccessiveHalving(Search):
 
     def problem(self, space: Space, rungs: tuple[Rung, ...], num_objectives: int, seeds: int) -> str:
         """Refuse to take all points of a range."""
-        if not self.arms and not space.finite:
-            return "arms is 0, which takes all points, and the space has a range: say how many to draw"
-        return ""
+        if self.arms or space.most <= MOST_POINTS:
+            return ""
+        has = f"{space.most:,} points" if space.finite else "a range"
+        return f"arms is 0, which takes all points, and the space has {has}: say how many to draw"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from isthmus.tune.space import Dimension, Space, Values
 from isthmus.tune.table import Row, Rung, Table, Trial
 
 GENERATION = "NSGAIISampler:generation"
+MOST_TRIES = 10  # of a sampler, for a point that was not tried yet
 
 
 def optuna_itself() -> Any:
@@ -59,24 +60,79 @@ def from_places(space: Space, params: Values) -> dict[str, Any]:
 
 
 def as_study(table: Table, rows: Sequence[Row], waiting: Sequence[Trial], sampler: Any) -> Any:
-    """Return a study of Optuna's that has these rows as finished trials, and these trials under way."""
+    """Return a study of Optuna's that has these rows as finished trials, and these trials under way.
+
+    What failed has the worst values of the others: samplers leave failures out, and would go there again.
+    """
     optuna = optuna_itself()
     directions = ["minimize" if lower else "maximize" for lower in table.lower]
     study = optuna.create_study(directions=directions, sampler=sampler)
     known, state = distributions(table.space), optuna.trial.TrialState
     every: list[Row | Trial] = [*rows, *waiting]
+    worst = _worst(rows, table.lower)
     for each in every:
         trial: Trial = each.trial if isinstance(each, Row) else each
         params = to_places(table.space, trial.values)
-        failed = isinstance(each, Row) and any(math.isnan(score) for score in each.scores)
         made = optuna.trial.create_trial(
             params=params,
             distributions={key: known[key] for key in params},
-            values=list(each.scores) if isinstance(each, Row) and not failed else None,
-            state=state.FAIL if failed else state.COMPLETE if isinstance(each, Row) else state.RUNNING,
+            values=_filled(each.scores, worst) if isinstance(each, Row) else None,
+            state=state.COMPLETE if isinstance(each, Row) else state.RUNNING,
         )
         study.add_trial(made)
     return study
+
+
+def _worst(rows: Sequence[Row], lower: Sequence[bool]) -> list[float]:
+    """Return by objective the worst value that there is; 0 where there is none."""
+    found = []
+    for place, less in enumerate(lower):
+        known = [row.scores[place] for row in rows if not math.isnan(row.scores[place])]
+        found.append((max if less else min)(known, default=0.0))
+    return found
+
+
+def _filled(scores: Sequence[float], worst: Sequence[float]) -> list[float]:
+    """Return the worst values in place of all where one is missing."""
+    return list(worst if any(math.isnan(score) for score in scores) else scores)
+
+
+def new_point(table: Table, rows: Sequence[Row], sampler: Any) -> dict[str, Any]:
+    """Return the point that a sampler chooses, by what came of some rows: a new one, as far as it finds any."""
+    done = {row.trial.arm for row in rows}
+    last = {row.trial.arm: row.trial for row in table.rows}
+    waiting = [trial for arm, trial in last.items() if arm not in done]
+    return not_tried(table, as_study(table, rows, waiting, sampler))
+
+
+def not_tried(table: Table, study: Any) -> dict[str, Any]:
+    """Return what a study of Optuna's proposes; where all of that was tried, which comes to the same again, a draw."""
+    for _ in range(MOST_TRIES):
+        point = asked(table, study)
+        if point not in table.arms.values():
+            return point
+    return table.drawn(len(table.arms))
+
+
+def asked(table: Table, study: Any) -> dict[str, Any]:
+    """Return a point that a study of Optuna's proposes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trial = study.ask()
+        values: dict[str, Any] = {}
+        for key, dimension in table.space.dimensions.items():
+            if dimension.is_there(values):
+                place = _suggested(trial, key, dimension)
+                values[key] = dimension.choices[place] if dimension.choices else place
+    return values
+
+
+def parzen(seed: int, num_good: Callable[[int], int] | None = None) -> Any:
+    """Return Optuna's TPE over all keys together; `num_good` says how many of so many trials are good ones."""
+    optuna = optuna_itself()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return optuna.samplers.TPESampler(n_startup_trials=0, multivariate=True, group=True, seed=seed, gamma=num_good)
 
 
 @dataclass(frozen=True)
@@ -109,23 +165,8 @@ class ModelBased(Search):
         return table.fresh(table.top, self.proposed(table, table.at(table.top)))
 
     def proposed(self, table: Table, rows: Sequence[Row]) -> dict[str, Any]:
-        """Return the point that the sampler chooses, by what came of some rows."""
-        done = {row.trial.arm for row in rows}
-        last = {row.trial.arm: row.trial for row in table.rows}
-        waiting = [trial for arm, trial in last.items() if arm not in done]
-        return self.asked(table, as_study(table, rows, waiting, self.sampler(table)))
-
-    def asked(self, table: Table, study: Any) -> dict[str, Any]:
-        """Return what a study of Optuna's proposes."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            trial = study.ask()
-            values: dict[str, Any] = {}
-            for key, dimension in table.space.dimensions.items():
-                if dimension.is_there(values):
-                    place = _suggested(trial, key, dimension)
-                    values[key] = dimension.choices[place] if dimension.choices else place
-        return values
+        """Return the point that the sampler chooses, by what came of some rows: a new one, as far as it has any."""
+        return new_point(table, rows, self.sampler(table))
 
     def sampler(self, table: Table) -> Any:
         """Return the sampler, seeded for the arm that is proposed."""
@@ -147,11 +188,7 @@ class Tpe(ModelBased):
 
     def sampler(self, table: Table) -> Any:
         """Return Optuna's, over all keys together."""
-        optuna = optuna_itself()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            seed = self.draw_seed(table, "tpe")
-            return optuna.samplers.TPESampler(n_startup_trials=0, multivariate=True, group=True, seed=seed)
+        return parzen(self.draw_seed(table, "tpe"))
 
 
 @dataclass(frozen=True)
@@ -189,7 +226,7 @@ class Nsga2(ModelBased):
         study = as_study(table, rows, (), self.sampler(table))
         for trial, row in zip(study.get_trials(deepcopy=False), rows, strict=True):
             trial.system_attrs[GENERATION] = row.trial.arm // self.start
-        return self.asked(table, study)
+        return not_tried(table, study)
 
     def sampler(self, table: Table) -> Any:
         """Return Optuna's."""

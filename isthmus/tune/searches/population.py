@@ -38,7 +38,9 @@ class PopulationBased(Search):
         refuse(not self.factor > 1.0, self, "factor", "it must be more than 1")
 
     def problem(self, space: Space, rungs: tuple[Rung, ...], num_objectives: int, seeds: int) -> str:
-        """Refuse keys that cannot change while a course goes on."""
+        """Refuse keys that cannot change while a course goes on, and seeds of which no parent has a checkpoint."""
+        if len({rung.seeds for rung in rungs}) > 1:
+            return "members go on from checkpoints, which a seed of a later rung has not: give fidelity.seeds one value"
         for key in space.dimensions:
             if key not in MID_COURSE:
                 return f"{key} cannot change while a course goes on; keys that can are {', '.join(MID_COURSE)}"

@@ -36,7 +36,7 @@ from isthmus.algorithms.fedsage.neighbor_generation import (
 from isthmus.core.codec import decode, encode
 from isthmus.core.errors import BadInput
 from isthmus.core.exposure import exposure
-from isthmus.core.protocol import EvaluateModel, Failure, Kept, Position, Request
+from isthmus.core.protocol import EvaluateModel, Failure, Kept, Known, Position, Request
 from isthmus.core.random import ProtectingStream
 from isthmus.core.record import Params, Record, State, leaves
 from isthmus.data.graph import Graph
@@ -451,10 +451,10 @@ def test_malformed_views_and_gradients_are_named() -> None:
     assert "counts is from 0 to 1" in request.problem(replace(view, counts=torch.tensor([0, 1])))
     assert "counts is from 1 to 4" in request.problem(replace(view, counts=torch.tensor([1, 4])))
     grade = GradeGenerators({"a": view})
-    assert grade.problem(GeneratorGradients({"a": view.params}, 1.0)) == ""
-    assert "gradients are for ['b']" in grade.problem(GeneratorGradients({"b": view.params}, 1.0))
-    assert "the gradients for a" in grade.problem(GeneratorGradients({"a": {"w": torch.ones(1)}}, 1.0))
-    assert "weight is 9" in grade.problem(GeneratorGradients({"a": view.params}, 9.0))
+    assert grade.misfit(GeneratorGradients({"a": view.params}, 1.0), Known()) == ""
+    assert "gradients are for ['b']" in grade.misfit(GeneratorGradients({"b": view.params}, 1.0), Known())
+    assert "the gradients for a" in grade.misfit(GeneratorGradients({"a": {"w": torch.ones(1)}}, 1.0), Known())
+    assert "weight is 9" in grade.misfit(GeneratorGradients({"a": view.params}, 9.0), Known())
 
 
 # ---- special cases and the rounds

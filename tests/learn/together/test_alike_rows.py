@@ -11,7 +11,7 @@ from torch import Tensor
 
 from isthmus.core.replies import Combination, StackedTensor
 from isthmus.learn.graph_client import GraphClient
-from isthmus.learn.optimizers import SGD, Adam, Optimizer, proximal
+from isthmus.learn.optimizers import SGD, Adam, AdamW, Optimizer, proximal
 from isthmus.learn.together.layouts import AlikeRows, CompactRows
 from isthmus.learn.together.stacked_clients import GraphCohort, Together
 from isthmus.learn.together.stacked_features import (
@@ -159,7 +159,11 @@ def with_alike(client: GraphClient) -> GraphClient:
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.5])
-@pytest.mark.parametrize("optimizer", [Adam(lr=0.02, eps=1e-3), SGD(lr=0.2, momentum=0.5)], ids=["adam", "momentum"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [Adam(lr=0.02, eps=1e-3), SGD(lr=0.2, momentum=0.5), AdamW(lr=0.02, eps=1e-3, weight_decay=0.0)],
+    ids=["adam", "momentum", "adamw"],
+)
 @pytest.mark.parametrize("network", [GCN(hidden=6), MLP(hidden=6), SAGE(hidden=6, dropout=0.3)])
 def test_training_leaves_everybody_with_the_weights_that_it_would_have_alone(
     network: object, optimizer: Optimizer, strength: float

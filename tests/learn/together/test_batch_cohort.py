@@ -46,6 +46,8 @@ from isthmus.models import (
 )
 from isthmus.models.gnn.gin import GINLayer
 from isthmus.models.inputs import GraphInput, Reading
+from isthmus.models.products import pooled
+from isthmus.models.products.pooled import CommonRows
 from isthmus.models.products.sparse import SparseMatrix
 from tests.learn.tasks.graph_toys import NODES, SIZES, toy_set
 
@@ -540,3 +542,52 @@ def test_batches_of_all_training_graphs_are_cut_once() -> None:
     assert first.graph is second.graph and first.nodes.order is not None and second.nodes.order is not None
     assert not torch.equal(first.nodes.order(), second.nodes.order())
     assert math.prod(first.nodes.order().sort().values == torch.arange(5 * first.nodes.rows)) == 1
+
+
+# ---- before the first step, and without autograd
+
+GIN_OF_TWO = ModelSpec(GIN(hidden=8, dropout=0.0), decoder=HEAD, readout=SumReadout())
+
+
+@pytest.mark.parametrize("batching", [MiniBatch(3), MiniBatch(100)], ids=["mini", "one for all"])
+def test_clients_that_begin_alike_compute_what_they_have_in_common_once(
+    batching: Batching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.MOST_DISTINCT", 2.0)
+    seen: list[CommonRows] = []
+    made = pooled._made_common
+
+    def noted(common: CommonRows, maps: Sequence[Tensor]) -> list[Tensor]:
+        seen.append(common)
+        return made(common, maps)
+
+    monkeypatch.setattr(pooled, "_made_common", noted)
+    clients = clients_of(GIN_OF_TWO, batching=batching, alike=True)
+    require_same_fit(clients, [work_of(start_of(clients))] * len(clients))
+    assert len(seen) == 1 and len(seen[0].rows) < len(seen[0].place)  # in the first step alone
+    seen.clear()
+    require_same_fit(clients, [work_of(start_of(clients, seed=k)) for k in range(len(clients))])
+    assert not seen
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_pooled_losses_are_a_chain_and_gradients_those_of_autograd(
+    dropout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("isthmus.learn.tasks.joined_graphs.MOST_DISTINCT", 2.0)
+    spec = replace(GIN_OF_TWO, gnn=GIN(hidden=8, dropout=dropout), decoder=MLPDecoder(8, dropout=dropout))
+    taken: list[bool] = []
+    is_chain = GraphStack.is_chain
+
+    def noted(stack: GraphStack, *given: Any) -> bool:
+        taken.append(is_chain(stack, *given))
+        return taken[-1]
+
+    monkeypatch.setattr(GraphStack, "is_chain", noted)
+    clients = clients_of(spec, alike=True)
+    work = work_of(start_of(clients), mean_gradients=True)
+    together = require_same_fit(clients, [work] * len(clients))
+    assert taken and all(taken)
+    monkeypatch.setattr(GraphStack, "is_chain", lambda *given: False)
+    for mine, theirs in zip(together, Fit.together(BatchCohort(clients), [work] * len(clients)), strict=True):
+        close(dict(mine.params), dict(theirs.params))

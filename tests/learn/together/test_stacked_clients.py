@@ -46,6 +46,7 @@ from isthmus.models import (
     MLPEncoder,
     ModelSpec,
 )
+from isthmus.models.dropout import Streams
 from isthmus.models.parts import BatchNorm
 from isthmus.models.products.sparse import SparseMatrix
 from isthmus.runs.simulation import Scenario
@@ -335,6 +336,26 @@ def test_the_model_itself_is_left_as_it_was_also_after_an_error() -> None:
     after = read_params(clients[0].model)
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
     assert not any("weight" in module.__dict__ for module in clients[0].model.modules())
+
+
+def test_what_a_handler_draws_twice_is_drawn_once_and_another_round_draws_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = clients_of(ModelSpec(GCN(hidden=8, dropout=0.5)))
+    cohort, start = GraphCohort(clients), start_of(clients, 1)
+    drawn: list[int] = []
+    fill = Streams._fill
+
+    def watched(streams: Streams, parts: Sequence[Tensor]) -> None:
+        drawn.append(client.position.round)
+        fill(streams, parts)
+
+    monkeypatch.setattr(Streams, "_fill", watched)
+    for number in (3, 3, 4):
+        for client in clients:
+            client.position = Position(seed=5, round=number, exchange=1)
+        found = cohort.fit(start, steps=3, optimizer=SGD(lr=0.2))
+        for k, client in enumerate(clients):
+            close(found.member(k), client.fit(start, steps=3, optimizer=SGD(lr=0.2)).params)
+    assert drawn == [3, 4]
 
 
 # ---- which layout

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.models.products.affine import affine, aggregated_affine, per_row
+from isthmus.models.products.affine import affine, aggregated_affine, per_row, pooled_affine
 from isthmus.models.products.sparse import SparseMatrix
 
 
@@ -111,3 +111,31 @@ def test_a_parameter_of_each_client_is_repeated_over_its_rows() -> None:
     first = heads[0]
     assert per_row(first, 2, 6) is first
     assert torch.equal(per_row(heads, 2, 4), heads.repeat_interleave(2, dim=0))
+
+
+def test_weights_that_stand_for_all_clients_have_each_clients_gradient() -> None:
+    h, weight, bias, _ = of_many(4, 5)
+    shared = [each[:1].clone().expand(each.shape).requires_grad_() for each in (weight, bias)]
+    copied = [each.detach().clone().requires_grad_() for each in shared]
+    rows = h.flatten(0, 1)
+    found, wanted = ([rows.clone().requires_grad_(), *maps] for maps in (shared, copied))
+    outs = [affine(*given).tanh() for given in (found, wanted)]
+    torch.testing.assert_close(*outs)
+    slopes = (torch.autograd.grad(out.sum(), given) for out, given in zip(outs, (found, wanted), strict=True))
+    for mine, theirs in zip(*slopes, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("clients", [False, True])
+def test_a_pooled_map_adds_its_bias_once_for_each_row_that_was_pooled(clients: bool) -> None:
+    h, weight, bias, operator = of_many(3, 2)
+    weight, bias = (weight, bias) if clients else (weight[0], bias[0])
+    pool = SparseMatrix.from_csr(torch.block_diag(*operator).to_sparse_csr())
+    given = tuple(each.requires_grad_() for each in (pool.matmul(h.flatten(0, 1)), weight, bias))
+
+    def call(pooled: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return pooled_affine(pool, pooled, weight, bias)
+
+    wanted = pool.matmul(affine(h.flatten(0, 1), weight, bias))
+    torch.testing.assert_close(call(*given), wanted)
+    assert torch.autograd.gradcheck(call, given) and torch.autograd.gradgradcheck(call, given)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from isthmus.models.products.pooled import ActivateSome, Part, Piece, pooled_relu
+from isthmus.models.products.pooled import ActivateSome, CommonRows, Part, Piece, pooled_relu
 from isthmus.models.products.sparse import SparseMatrix
 
 # Of each of three parts: rows that are read, nodes, graphs.
@@ -162,3 +162,52 @@ def test_tiles_of_one_client_have_one_weight_whose_gradient_is_the_first_ones() 
     for mine, theirs in pairs:
         torch.testing.assert_close(mine[0], theirs)
         assert not mine[1:].any()  # tiles of a client are copies, whose gradients are added up
+
+
+# ---- rows that clients with the same weights have in common
+
+
+def common_of(pieces: list[Piece]) -> tuple[Tensor, CommonRows]:
+    """Return rows of H, of which some are several clients', and the distinct ones; the parts have two spare rows."""
+    rows = drawn(4, IN, seed=9)
+    place = torch.tensor([0, 1, 2, 3, 3, 2, 0, 3, 3, 1, 3, 0, 3, 3])
+    assert len(place) == sum(piece.read.stop - piece.read.start + piece.spare for piece in pieces)
+    return rows[place], CommonRows(rows, place)
+
+
+def alike_maps() -> list[Tensor]:
+    """Return maps of three clients of which one tensor stands for all."""
+    return [each[:1].detach().expand(3, *each.shape[1:]).requires_grad_() for each in maps_of(True, deep=True)]
+
+
+def test_common_rows_give_the_same_with_every_clients_gradients_to_second_order() -> None:
+    pieces, maps = pieces_of(clients=True, spare=2), alike_maps()
+    h, common = common_of(pieces)
+    found, wanted = pooled_relu(pieces, h, *maps, common=common), expected(pieces, h, *maps)
+    torch.testing.assert_close(found, wanted)
+    assert common._made is not None  # they were used
+    for mine, theirs in zip(
+        torch.autograd.grad(found.square().sum(), maps),
+        torch.autograd.grad(wanted.square().sum(), maps),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs)
+        assert len(mine.flatten(1).unique(dim=0)) == 3  # each client has its own
+    again = pooled_relu(pieces, h, *maps, common=common)
+    assert_same_to_second_order(again, expected(pieces, h, *maps), tuple(maps))
+
+
+def test_weights_that_differ_see_every_clients_own_rows() -> None:
+    pieces, maps = pieces_of(clients=True, spare=2), maps_of(True, deep=True)
+    h, common = common_of(pieces)
+    torch.testing.assert_close(pooled_relu(pieces, h, *maps, common=common), expected(pieces, h, *maps))
+    assert common._made is None
+
+
+def test_rows_with_a_gradient_are_no_common_ones() -> None:
+    pieces, maps = pieces_of(clients=True, spare=2), alike_maps()
+    h, common = common_of(pieces)
+    h.requires_grad_()
+    (mine,) = torch.autograd.grad(pooled_relu(pieces, h, *maps, common=common).sum(), h)
+    (theirs,) = torch.autograd.grad(expected(pieces, h, *maps).sum(), h)
+    torch.testing.assert_close(mine, theirs)

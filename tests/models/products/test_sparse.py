@@ -191,33 +191,6 @@ def test_matrices_of_other_sizes_cannot_be_added() -> None:
         drawn(2, 3, 0)[0].plus(drawn(3, 2, 0)[0])
 
 
-@settings(deadline=None, max_examples=60)
-@given(size=st.integers(1, 8), seed=st.integers(0, 999), density=st.floats(0, 1), data=st.data())
-def test_the_entries_between_some_nodes_are_those_rows_and_columns_in_their_order(
-    size: int, seed: int, density: float, data: st.DataObject
-) -> None:
-    matrix, full = drawn(size, size, seed, density)
-    chosen = data.draw(st.lists(st.integers(0, size - 1), unique=True))
-    missing = data.draw(st.lists(st.integers(0, len(chosen)), max_size=3))
-    for place in missing:
-        chosen.insert(place, -1)
-    found = matrix.between(torch.tensor(chosen, dtype=torch.int64))
-    check_rows(found)
-    expected = torch.zeros(len(chosen), len(chosen))
-    for i, row in enumerate(chosen):
-        for j, column in enumerate(chosen):
-            if row >= 0 and column >= 0:
-                expected[i, j] = full[row, column]
-    assert torch.equal(found.to_dense(), expected)
-    assert found.pattern.nnz == int((expected != 0).sum())
-
-
-def test_between_takes_rows_whose_columns_are_in_no_order() -> None:
-    pattern = Pattern(torch.tensor([0, 3, 3, 4]), torch.tensor([2, 0, 1, 2]), (3, 3))
-    matrix = SparseMatrix(pattern, torch.tensor([1.0, 2.0, 3.0, 4.0]))
-    assert matrix.between(torch.tensor([2, 0])).to_dense().tolist() == [[4.0, 0.0], [1.0, 2.0]]
-
-
 @pytest.mark.parametrize(("rows", "columns"), [(3, 4), (2, 4), (1, 2), (3, 1), (2, 3)])
 def test_corners_are_the_first_rows_and_columns_of_each_block(rows: int, columns: int) -> None:
     blocks = [drawn(3, 4, seed, 0.6)[1] for seed in range(3)]

@@ -54,7 +54,7 @@ def test_every_algorithm_ends_with_the_parameters_and_scores_of_the_loop(name: s
 def test_the_server_s_folder_holds_no_client_s_model_and_no_memory(tmp_path: Path) -> None:
     on_sites(site_course(ist.Local()), fake_hub(tmp_path), tmp_path / "run").run()
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"course.yaml", "journal.jsonl", "checkpoint.isth", "course_id", "report.md"}
+    assert names == {"course.yaml", "journal.jsonl", "checkpoint.isth", "course_id", "report.html", "report.md"}
     assert (tmp_path / "run" / "checkpoint.isth").stat().st_size < 2000  # names of memories, not memories
 
 
