@@ -92,7 +92,7 @@ SECTIONS = {
         GUARDS,
         {"tox21": Tox21(one_hot=True), "clintox": ClinTox(one_hot=True), "bbbp": BBBP(one_hot=True)},
         (10,),
-        one_graph_each,
+        load=one_graph_each,
     ),
     "proteins": Section(
         "FedAvg, one step: one protein of each client",
@@ -101,7 +101,7 @@ SECTIONS = {
         GUARDS,
         {"proteins": PROTEINS(use_attributes=False)},
         (10,),
-        one_graph_each,
+        load=one_graph_each,
     ),
     "subgraphs": Section(
         "FedAvg, one step: one small part of a citation graph of each client",
@@ -110,6 +110,6 @@ SECTIONS = {
         GUARDS[:3],  # a sum of twenty such models takes minutes, and hides single ones as it does above
         {"citeseer": CiteSeer()},
         (sum(SHARES),),
-        subgraphs,
+        load=subgraphs,
     ),
 }

@@ -19,6 +19,7 @@ from isthmus.core.protocol import Position, Request
 from isthmus.core.random import torch_generator
 from isthmus.core.record import Params
 from isthmus.data.graph import Graph
+from isthmus.data.graph_set import GraphSet
 from isthmus.learn.optimizers import load_params
 from isthmus.runs.simulation import build_model, dims_of
 
@@ -59,7 +60,7 @@ class GradientMembership(Membership):
     def problem(self, course: Course) -> str:
         """Return why candidates have no gradients of their own."""
         kind = course.task.data_type
-        if not issubclass(kind, Graph) and not hasattr(kind, "node_start"):
+        if not issubclass(kind, Graph | GraphSet):
             return f"it is about nodes or graphs that have a class, and the task learns from {kind.item}s"
         return super().problem(course)
 

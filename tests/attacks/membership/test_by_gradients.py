@@ -59,6 +59,7 @@ def test_updates_of_graphs_name_graphs() -> None:
         ),
         Scenario(graphs, parts),  # type: ignore[arg-type]
     )
+    assert not GradientMembership().problem(case.course)
     assert found_in(case, GradientMembership(ridge=1e-9))["auc"] > 0.8
 
 
