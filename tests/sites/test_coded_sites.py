@@ -24,6 +24,8 @@ from tests.processes import copy_silos
 from tests.sites.in_process import FakeHub, fake_hub, site_course
 
 LINES: dict[str, tuple[Guard, ...]] = {**LOSSY, "delta, entropy": NEUTRAL["delta, entropy"]}
+# Every other one is in the default set.
+SOME = [name if place % 2 == 0 else pytest.param(name, marks=pytest.mark.slow) for place, name in enumerate(LINES)]
 HASTE = Patience(start_seconds=1.0, pause_seconds=1.0, retry_seconds=0.0)
 # What a message has around its record between sites: names, place, memory.
 ENVELOPE = 500
@@ -33,7 +35,7 @@ def equal(one: ist.Params, two: ist.Params) -> bool:
     return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
 
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("line", SOME)
 def test_a_coded_course_between_sites_is_the_simulation_to_the_bit(line: str, tmp_path: Path) -> None:
     world = toy_world()
     course = world.course(FedAvg(local_steps=2), guards=LINES[line], runtime="strict")
@@ -92,7 +94,10 @@ def stopped_and_resumed(line: str, stop_at: int, folder: Path, restart: bool) ->
 
 # Six messages a round: in the first round nobody knows anything, from the second on all is coded.
 @pytest.mark.parametrize("stop_at", [8, 11, *(pytest.param(at, marks=pytest.mark.slow) for at in (14, 16))])
-@pytest.mark.parametrize("line", ["quantise with feedback", "top_k", "random_k", "low_rank"])
+@pytest.mark.parametrize(
+    "line",
+    ["top_k", "low_rank", *(pytest.param(n, marks=pytest.mark.slow) for n in ("quantise with feedback", "random_k"))],
+)
 def test_a_server_that_was_stopped_goes_on_with_the_same_bits(line: str, stop_at: int, tmp_path: Path) -> None:
     whole = stopped_and_resumed(line, 0, tmp_path / "whole", restart=False)
     cut = stopped_and_resumed(line, stop_at, tmp_path / "cut", restart=stop_at % 2 == 0)

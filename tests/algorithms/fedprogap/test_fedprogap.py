@@ -362,7 +362,7 @@ def test_rounds_of_a_stage_are_no_fewer_than_none() -> None:
 
 
 @pytest.mark.parametrize("layerwise", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("guards", [(), (EdgeDP(4.0),)], ids=["plain", "edge_dp"])
+@pytest.mark.parametrize("guards", [pytest.param((), marks=pytest.mark.slow), (EdgeDP(4.0),)], ids=["plain", "edge_dp"])
 def test_it_keeps_to_what_every_algorithm_must_keep_to(layerwise: bool, guards: Any) -> None:
     method = replace(METHOD, layerwise=layerwise)
     check_algorithm(method, toy_course(method, guards=guards))
