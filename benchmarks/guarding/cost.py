@@ -77,7 +77,7 @@ COLUMNS = 64
 # Above so many bytes of all replies together a time is taken once: it is minutes, and steady.
 MANY = 200_000_000
 MOST = 200_000_000
-TOO_MANY = 1_000_000_000
+TOO_MANY = 3_000_000_000
 
 
 @dataclass(frozen=True)

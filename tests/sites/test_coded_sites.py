@@ -131,6 +131,7 @@ def test_no_siege_gets_through_to_a_silo_that_codes(line: str, tmp_path: Path) -
 
 
 @pytest.mark.sites
+@pytest.mark.slow
 def test_coded_sites_on_the_engine_end_with_the_bits_of_the_loop_and_a_fraction_of_the_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

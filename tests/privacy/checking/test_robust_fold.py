@@ -133,6 +133,7 @@ def test_what_is_shown_is_that_each_reply_is_compared() -> None:
     assert exposure(FedAvg, (RobustFold(WeightedMean()),)) == exposure(FedAvg)
 
 
+@pytest.mark.slow
 def test_it_keeps_to_the_rules_of_guards() -> None:
     skip = ("stacked_equals_loop", "partial_participation")
     check_guard(RobustFold(Median()), algorithms=(FedAvg(local_steps=1), Scaffold(local_steps=1)), skip=skip)
