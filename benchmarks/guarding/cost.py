@@ -72,7 +72,16 @@ LINES: dict[str, tuple[Guard, ...]] = {
     "client_dp": (ClientDP(noise=0.01),),
     "secure_sum": (SecureSum(),),
 }
-LARGE = (NONE, "quantise 8", "top_k 0.05, entropy")
+LARGE = (
+    NONE,
+    "entropy",
+    "quantise 8",
+    "quantise 4, entropy",
+    "quantise 1 with feedback, entropy",
+    "top_k 0.05, entropy",
+    "random_k 0.05",
+    "no_repeats",
+)
 COLUMNS = 64
 # Above so many bytes of all replies together a time is taken once: it is minutes, and steady.
 MANY = 200_000_000
