@@ -75,12 +75,16 @@ LINES: dict[str, tuple[Guard, ...]] = {
 LARGE = (
     NONE,
     "entropy",
+    "delta, entropy",
     "quantise 8",
     "quantise 4, entropy",
     "quantise 1 with feedback, entropy",
     "top_k 0.05, entropy",
     "random_k 0.05",
+    "low_rank 4, entropy",
+    "norm_bound",
     "no_repeats",
+    "client_dp",
 )
 COLUMNS = 64
 # Above so many bytes of all replies together a time is taken once: it is minutes, and steady.

@@ -20,18 +20,10 @@ from isthmus.learn.optimizers import load_params
 
 
 @dataclass(frozen=True)
-class GeneratedFeatures(Deciding):
-    """Takes the features (words) that a client's generator gives most of, next to what is usual, for the client's.
-
-    Server and peers get each client's fGen with what goes into it, so they can generate what the client would. The mean
-    of the generated rows less the mean over all clients' generators says what is typical of this one; it is added to
-    the feature's share among all nodes. What is decided is, for each client and each feature, whether one of its nodes
-    has it.
-    """
+class OfGenerators(Deciding):
+    """Reads the generators of features that FedSage+'s clients send, with what goes into them."""
 
     position: ClassVar[str] = CURIOUS_SERVER
-    learns: ClassVar[str] = "which features (words) occur among a client's nodes"
-    knows: ClassVar[str] = "in which share of all nodes each feature occurs"
     reads: ClassVar[tuple[str, ...]] = ("params", "inputs", "counts")
 
     def problem(self, course: Course) -> str:
@@ -43,6 +35,20 @@ class GeneratedFeatures(Deciding):
     def wants(self, at: Position, request: type[Request[Any]]) -> bool:
         """Return that it is about generators."""
         return issubclass(request, ShareGenerator)
+
+
+@dataclass(frozen=True)
+class GeneratedFeatures(OfGenerators):
+    """Takes the features (words) that a client's generator gives most of, next to what is usual, for the client's.
+
+    Server and peers get each client's fGen with what goes into it, so they can generate what the client would. The mean
+    of the generated rows less the mean over all clients' generators says what is typical of this one; it is added to
+    the feature's share among all nodes. What is decided is, for each client and each feature, whether one of its nodes
+    has it.
+    """
+
+    learns: ClassVar[str] = "which features (words) occur among a client's nodes"
+    knows: ClassVar[str] = "in which share of all nodes each feature occurs"
 
     def known(self, case: Case) -> Tensor:
         """Return in which share of all nodes each feature occurs, (features,)."""

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from isthmus.algorithms.fedsage import FedSagePlus
-from isthmus.algorithms.fedsage.messages import GeneratorView, ShareGenerator
-from isthmus.attacks.attack import CURIOUS_SERVER, Case, Deciding, NothingSeen, Seen
-from isthmus.attacks.methods.generated_features import generated
-from isthmus.config.course import Course
-from isthmus.core.protocol import Position, Request
+from isthmus.algorithms.fedsage.messages import GeneratorView
+from isthmus.attacks.attack import Case, NothingSeen, Seen
+from isthmus.attacks.methods.generated_features import OfGenerators, generated
 
 
 @dataclass(frozen=True)
-class GeneratedNodes(Deciding):
+class GeneratedNodes(OfGenerators):
     """Takes the nodes that are like something that a client's generator gives, next to others' generators, for its own.
 
     Server and peers have each client's fGen with the embeddings that go into it, so they generate what the client
@@ -28,20 +25,8 @@ class GeneratedNodes(Deciding):
     and each node, whether the client holds it.
     """
 
-    position: ClassVar[str] = CURIOUS_SERVER
     learns: ClassVar[str] = "which of many nodes, whose features are known, a client holds"
     knows: ClassVar[str] = "the features of all nodes"
-    reads: ClassVar[tuple[str, ...]] = ("params", "inputs", "counts")
-
-    def problem(self, course: Course) -> str:
-        """Return that no generators are sent."""
-        if not isinstance(course.algorithm, FedSagePlus) or not course.algorithm.cross_rounds:
-            return f"{type(course.algorithm).__name__} sends no generators of features (fedsage_plus with cross_rounds)"
-        return ""
-
-    def wants(self, at: Position, request: type[Request[Any]]) -> bool:
-        """Return that it is about generators."""
-        return issubclass(request, ShareGenerator)
 
     def known(self, case: Case) -> Tensor:
         """Return the features of all nodes, (nodes, features)."""
