@@ -201,6 +201,15 @@ class SimulatedRun(Life):
         about = About(self.folder.path.resolve().name, self.folder.path, course_to_dict(self.course), replies)
         return Sinks({name: SINKS[name] for name in self.course.sinks}, about, self.note)
 
+    def to_the_end(self, standing: Standing | None) -> Result:
+        """Run it to its end; one that is cut short leaves no sink waiting."""
+        try:
+            return super().to_the_end(standing)
+        except BaseException:
+            if self.sinks is not None:
+                self.sinks.leave()
+            raise
+
     def wound_up(self, standing: Standing, seconds: float) -> Result:
         """Tell the sinks too what it came to."""
         result = super().wound_up(standing, seconds)

@@ -25,6 +25,9 @@ class JsonLines(Sink):
         """Write a row of the last scores."""
         self._write(dict(values))
 
+    def leave(self) -> None:
+        """Leave the file as it is: every row is written at once."""
+
     def _write(self, row: Mapping[str, Any]) -> None:
         known = {name: value if -1e308 < value < 1e308 else None for name, value in row.items()}
         with naming(self.path), self.path.open("a", encoding="utf-8") as file:

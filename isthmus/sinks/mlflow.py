@@ -66,6 +66,10 @@ class MLflow(Sink):
         self.log(values, 0)
         self._client.set_terminated(self._run)
 
+    def leave(self) -> None:
+        """Say that the run was ended before its end."""
+        self._client.set_terminated(self._run, "KILLED")
+
 
 def _name(name: str) -> str:
     """Return a name with what MLflow lets a metric have."""

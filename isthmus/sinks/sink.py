@@ -49,6 +49,10 @@ class Sink(ABC):
     def close(self, values: Mapping[str, float]) -> None:
         """Take the scores of the model that is kept, and end."""
 
+    @abstractmethod
+    def leave(self) -> None:
+        """End where the run is cut short; it may be gone on with."""
+
 
 class Sinks(Callback):
     """Gives every sink the numbers of each round; one that fails is told of once, and asked no more."""
@@ -78,6 +82,10 @@ class Sinks(Callback):
         """Send the last scores out, and end every sink."""
         values = {f"test/{mode}/{name}": value for mode, scores in metrics.items() for name, value in scores.items()}
         self._each(lambda sink: sink.close(values))
+
+    def leave(self) -> None:
+        """End every sink where the run is cut short."""
+        self._each(lambda sink: sink.leave())
 
     def _each(self, do: Callable[[Sink], None]) -> None:
         for name, sink in list(self._sinks.items()):

@@ -32,3 +32,7 @@ class TensorBoard(Sink):
         for name, value in values.items():
             self._writer.add_scalar(name, value, self._last)
         self._writer.close()
+
+    def leave(self) -> None:
+        """Close the file; a run that goes on begins another."""
+        self._writer.close()

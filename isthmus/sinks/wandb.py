@@ -45,3 +45,7 @@ class WandB(Sink):
         """Put the last scores into the summary, and end the run."""
         self._run.summary.update(dict(values))
         self._run.finish()
+
+    def leave(self) -> None:
+        """Say that the run was ended before its end."""
+        self._run.finish(exit_code=1)

@@ -12,6 +12,7 @@ import pytest
 
 import isthmus
 from isthmus.core.errors import BadInput
+from isthmus.core.training import Callback, RoundReport
 from isthmus.runs.simulated import resume
 from isthmus.sinks import SINKS, About, Sink, Sinks
 from isthmus.sinks.sink import flat
@@ -83,6 +84,31 @@ def test_mlflow_has_the_same_in_a_store_beside_the_runs_and_goes_on_with_a_run(
     assert (tmp_path / "a" / "mlflow_run").read_text().strip() == run
 
 
+class Interrupting(Callback):
+    def round_done(self, report: RoundReport) -> None:
+        if report.round == 2:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_is_cut_short_leaves_none_running_and_goes_on_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow", reason="install it with: pip install 'isthmus[sinks]'")
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        isthmus.run(course("mlflow"), scenario=toy_scenario(), run_dir=tmp_path / "a", callbacks=[Interrupting()])
+    client, run = (
+        MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}"),
+        (tmp_path / "a" / "mlflow_run").read_text().strip(),
+    )
+    assert client.get_run(run).info.status == "KILLED"
+    resume(tmp_path / "a", course=course("mlflow"), scenario=toy_scenario())
+    assert client.get_run(run).info.status == "FINISHED"
+    assert [each.step for each in client.get_metric_history(run, "val/accuracy")][-1] == 3
+
+
 def test_wandb_keeps_everything_in_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="install it with: pip install 'isthmus[sinks]'")
     monkeypatch.delenv("WANDB_MODE", raising=False)
@@ -105,6 +131,9 @@ class Failing(Sink):
         raise ConnectionError("the server is gone")
 
     def close(self, values: Mapping[str, float]) -> None:
+        raise AssertionError("it was asked again")
+
+    def leave(self) -> None:
         raise AssertionError("it was asked again")
 
 
